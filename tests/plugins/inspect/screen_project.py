@@ -16,14 +16,11 @@ from unittest import mock
 from agl.semconv import ModelCallAttributes as Key
 from agl.store import watchdog
 from agl.types import Failure, Span
-from agl_adapters import TraceToRows
-from agl_learning.advantages.group_advantages import sibling_advantages
-from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_runs.records import RunCode, RunStart
 from agl_runs.store import begin_run, end_run
 from agl_sqlite import SqliteLightningStore, ids
 
-from .traces import call_of, ids_of, reward_span
+from .traces import account, call_of, ids_of, reward_span
 
 RUN = "20260102T030405Z-0001"
 BEGIN = 1_767_323_045.0
@@ -128,16 +125,14 @@ async def _fill(home: Path, clock: _Clock) -> None:
 
 async def _step(store: SqliteLightningStore, clock: _Clock, step: int) -> None:
     """Two rollouts of each of two tasks; in step 2 the last one fails."""
-    ended, ledger, groups = [], Ledger(), []
+    groups = []
     for group, name in enumerate(GUESTS[:2]):
-        rows_G = []
+        groups.append([])
         for member in range(2):
-            fails = (step, group, member) == (2, 1, 1)
-            rollout = await store.start_rollout(
-                {"name": name}, mode="train",
-                metadata={"run": RUN, "generation": 1, "step": step, "group": group},
-            )  # fmt: skip
+            about = {"run": RUN, "generation": 1, "step": step, "group": group}
+            rollout = await store.start_rollout({"name": name}, mode="train", metadata=about)
             clock.passes(0.5 + member)
+            fails = (step, group, member) == (2, 1, 1)
             spans = _spans(100 * step + 10 * group + member, name, member, clock, fails)
             made = ids_of(rollout)
             await store.add_many_spans([span.model_copy(update=made) for span in spans])
@@ -145,22 +140,8 @@ async def _step(store: SqliteLightningStore, clock: _Clock, step: int) -> None:
             error = {"error": Failure(**how, traceback=TRACEBACK)} if fails else {}
             status = "failed" if fails else "succeeded"
             await store.update_attempt(rollout.rollout_id, "latest", status=status, **error)
-            (over,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-            read = TraceToRows(credit="final").adapt(
-                list(await store.query_spans(rollout.rollout_id)),
-                attempts=list(await store.query_attempts(rollout.rollout_id)),
-            )
-            ledger.merge(read.ledger)
-            ended.append(over)
-            rows_G.append(read.rows)
-        groups.append(rows_G)
-    place = 0
-    for rows_G in groups:
-        for rows, given in zip(rows_G, sibling_advantages(rows_G), strict=True):
-            for row, advantages in zip(rows, given, strict=True):
-                ledger.train(row, advantages, place)
-                place += 1
-    await save_ledger(store, ledger, ended, step=step, algorithm="grpo", run=RUN)
+            groups[-1] += await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+    await account(store, groups, step=step, algorithm="grpo", run=RUN)
 
 
 def _spans(number: int, name: str, member: int, clock: _Clock, fails: bool) -> list[Span]:

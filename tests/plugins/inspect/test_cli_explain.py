@@ -1,15 +1,13 @@
 """``agl explain``: from a token back to the reward, by the ledger of a real step."""
 
+import functools
 import json
 from typing import Any
 
 from agl.types import Span
-from agl_adapters import TraceToRows
-from agl_learning.advantages.group_advantages import sibling_advantages
-from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_records.types import Exclusion
 
-from .traces import add, call_of, filled, reward_span
+from .traces import account, add, call_of, filled, reward_span
 
 
 def call_span(number: int, prompt: list[int], answer: list[int]) -> Span:
@@ -23,26 +21,16 @@ SECOND = [call_span(3, [10, 11, 1, 2, 12], [3]), reward_span(1.0, 4)]
 OF_GROUP = {"metadata": {"group": 0, "step": 1}}
 
 
-async def step(store, credit, *traces, leave_out=frozenset()):
-    """What a learning algorithm does: rows, advantages among siblings, and the ledger."""
-    ended, rows_G, ledger = [], [], Ledger()
-    for spans in traces:
-        rollout = await add(store, spans, **OF_GROUP)
-        made = TraceToRows(credit=credit).adapt(
-            list(await store.query_spans(rollout.rollout_id)),
-            attempts=list(await store.query_attempts(rollout.rollout_id)),
-        )
-        ledger.merge(made.ledger)
-        ended.append(rollout)
-        rows_G.append(made.rows)
-    for rows, advantages in zip(rows_G, sibling_advantages(rows_G), strict=True):
-        for number, (row, given) in enumerate(zip(rows, advantages, strict=True)):
-            account(ledger, row, given, number, leave_out)
-    await save_ledger(store, ledger, ended, step=1, algorithm="toy")
+async def step(
+    store: Any, credit: str, *traces: list[Span], leave_out: set[str] = frozenset()
+) -> list[str]:
+    """What a learning algorithm does, of which some calls are left out; ids of the rollouts."""
+    ended = [await add(store, spans, **OF_GROUP) for spans in traces]
+    await account(store, [ended], credit, functools.partial(train, leave_out=leave_out))
     return [rollout.rollout_id for rollout in ended]
 
 
-def account(ledger, row, given, number, leave_out):
+def train(ledger, row, given, place, leave_out):
     kept = [n for n, call_id in enumerate(row.call_ids) if call_id not in leave_out]
     for n, call_id in enumerate(row.call_ids):
         if n not in kept:
@@ -50,7 +38,7 @@ def account(ledger, row, given, number, leave_out):
             why = {"reason": "zero_advantage", "credit": row.credits[n], "advantage": given[n]}
             ledger.exclude(Exclusion(**of, **why))
     if kept:
-        ledger.train(row.only(kept), [given[n] for n in kept], number)
+        ledger.train(row.only(kept), [given[n] for n in kept], place)
 
 
 def make_step(credit: str, *traces: list[Span], **options: Any) -> list[str]:

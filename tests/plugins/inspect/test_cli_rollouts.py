@@ -56,20 +56,16 @@ def test_sorted_by_reward(listed, options, rewards):
     assert [row["reward"] for row in listed("--sort", "reward", *options)] == rewards
 
 
+OPTIONS = {
+    0: ["--mode val", "--step 7"],
+    1: ["--failed", "--task '\"x\": 0.5'", "--all --task boom --failed", "--reward-below 1"],
+    2: ["--task x --limit 2", "--reward-above 0.4"],
+    3: ["--mode train", "--run 2"],
+}
+
+
 @pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        ("--failed", 1),
-        ("--mode train", 3),
-        ("--mode val", 0),
-        ("--step 7", 0),
-        ("--task '\"x\": 0.5'", 1),
-        ("--all --task boom --failed", 1),
-        ("--task x --limit 2", 2),
-        ("--run 2", 3),
-        ("--reward-below 1", 1),
-        ("--reward-above 0.4", 2),
-    ],
+    ("options", "count"), [(one, count) for count in OPTIONS for one in OPTIONS[count]]
 )
 def test_each_filter_leaves_its_own(listed, options, count):
     assert len(listed(*shlex.split(options))) == count

@@ -213,17 +213,5 @@ def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns():
     assert "%" not in times_text(RunFacts(result=RunResult(), series=overlapping))
 
 
-def test_curve_is_drawn_in_characters():
-    assert text_curve([(1, 0.0), (2, 0.5), (3, 1.0)], [(0, 0.0), (3, 1.0)], 24, 5) == [
-        " 1.0 ┤               ⢀⠤●",
-        "     │             ⢀⠔⠁",
-        " 0.5 ┤           ⡠⠊⠁",
-        "     │        ⢀⠔⠉",
-        " 0.0 ┤●     ⡠⠒⠁",
-        "     └──────────────────",
-        "      0                3",
-    ]
-
-
 def test_nothing_is_drawn_of_one_point():
     assert (text_curve([(1, 0.5)], [], 80), svg_curve([(1, 0.5)], [], title="x")) == ([], "")

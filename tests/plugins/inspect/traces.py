@@ -10,6 +10,9 @@ from tests.stores import opened
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
+from agl_adapters import TraceToRows
+from agl_learning.advantages.group_advantages import sibling_advantages
+from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_sqlite import SqliteLightningStore
 
 
@@ -70,3 +73,30 @@ def filled(fill: Callable[[SqliteLightningStore], Awaitable[Any]], path: Any = "
             return await fill(store)
 
     return asyncio.run(run())
+
+
+async def account(store, groups, credit="final", train=Ledger.train, **about: Any) -> None:
+    """What an algorithm does with groups of ended rollouts: rows, advantages, and a ledger.
+
+    Args:
+        store: That has them.
+        groups: Rollouts that are compared.
+        credit: The rule.
+        train: Notes a row in the ledger, with its advantages and its place.
+        about: Of the step.
+    """
+    ledger, place = Ledger(), 0
+    for group in groups:
+        rows_G = []
+        for rollout in group:
+            spans = list(await store.query_spans(rollout.rollout_id))
+            attempts = list(await store.query_attempts(rollout.rollout_id))
+            made = TraceToRows(credit=credit).adapt(spans, attempts=attempts)
+            ledger.merge(made.ledger)
+            rows_G.append(made.rows)
+        for rows, given in zip(rows_G, sibling_advantages(rows_G), strict=True):
+            for row, advantages in zip(rows, given, strict=True):
+                train(ledger, row, advantages, place)
+                place += 1
+    ended = [rollout for group in groups for rollout in group]
+    await save_ledger(store, ledger, ended, **{"step": 1, "algorithm": "toy", **about})

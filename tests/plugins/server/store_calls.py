@@ -1,6 +1,9 @@
 """Calls of the store's HTTP interface, by plain requests."""
 
+import asyncio
 import contextlib
+import subprocess
+import sys
 
 import aiohttp
 
@@ -43,6 +46,22 @@ async def enqueue(http: aiohttp.ClientSession, *inputs: object) -> list[str]:
 
 async def claim(http: aiohttp.ClientSession, **body: object) -> list[dict]:
     return await post(http, "queues/rollouts/dequeue", body)
+
+
+@contextlib.asynccontextmanager
+async def store_process(path, port=0):
+    """``agl store`` in its own process, killed at the end: it, and its address."""
+    command = [sys.executable, "-c", "from agl.cli import main; main()", "store", "--open"]
+    options = ["--port", str(port), "--path", str(path)]
+    process = await asyncio.create_subprocess_exec(*command, *options, stderr=subprocess.PIPE)
+    try:
+        line = (await process.stderr.readline()).decode()
+        assert str(path) in line
+        yield process, next(word for word in line.split() if word.startswith("http://"))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def ids_of(rollout: dict) -> dict[str, str]:

@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import pickle
 import re
-import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -25,7 +24,7 @@ from agl_http.server import bind
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 
-from .store_calls import serving
+from .store_calls import serving, store_process
 from .test_server import forked, needs_fork
 
 
@@ -297,38 +296,9 @@ async def test_call_that_ends_with_its_client_says_so():
                 await asked
 
 
-SERVE = """
-import asyncio, sys
-from agl_server.server import LightningStoreServer
-from agl_sqlite import SqliteLightningStore
-
-async def main():
-    server = LightningStoreServer(
-        SqliteLightningStore(sys.argv[1]), port=int(sys.argv[2]), open=True
-    )
-    await server.start()
-    print(server.endpoint, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-@contextlib.asynccontextmanager
-async def store_process(path: str, port: int = 0) -> AsyncGenerator[str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVE, path, str(port), stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        yield (await process.stdout.readline()).decode().strip()
-    finally:
-        process.kill()
-        await process.wait()
-
-
 async def test_a_killed_server_that_comes_back_is_not_noticed(tmp_path):
     path = str(tmp_path / "store.db")
-    async with store_process(path) as address:
+    async with store_process(path) as (_, address):
         client = LightningStoreClient(address)
         first = await client.enqueue_rollout("before")
         claiming = [asyncio.create_task(client.dequeue_rollout(wait_seconds=10)) for _ in range(2)]
@@ -348,7 +318,7 @@ async def test_a_killed_server_that_comes_back_is_not_noticed(tmp_path):
 async def test_what_a_killed_server_did_not_answer_is_done_once(tmp_path):
     path = str(tmp_path / "store.db")
     async with contextlib.AsyncExitStack() as stack:
-        async with store_process(path) as address:
+        async with store_process(path) as (_, address):
             link = await stack.enter_async_context(Link(address))
             direct, client = LightningStoreClient(address), LightningStoreClient(link.url)
             for number in range(3):

@@ -16,7 +16,7 @@ from agl.errors import ConfigError, StoreError
 from agl_http.server import ServerThread, bind
 from agl_server.server import LightningStoreServer
 
-from .store_calls import claim, enqueue, get, post
+from .store_calls import claim, enqueue, get, post, store_process
 
 
 async def test_a_client_that_hangs_up_takes_no_work(http, server):
@@ -166,26 +166,17 @@ STORE = [sys.executable, "-c", "from agl.cli import main; main()", "store"]
 
 
 async def test_sigterm_answers_held_requests_and_ends_with_0(tmp_path):
-    path = str(tmp_path / "s.db")
-    process = await asyncio.create_subprocess_exec(
-        *STORE, "--port", "0", "--path", path, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        line = (await process.stderr.readline()).decode()
-        assert path in line
-        url = next(word for word in line.split() if word.startswith("http://"))
-        async with aiohttp.ClientSession(f"{url}/v1/agl/") as http:
-            await enqueue(http, 1)
-            assert len(await claim(http)) == 1
-            held = asyncio.create_task(claim(http, wait_seconds=60))
-            await asyncio.sleep(0.2)
-            process.terminate()
-            assert await held == []
+    async with (
+        store_process(tmp_path / "s.db") as (process, url),
+        aiohttp.ClientSession(f"{url}/v1/agl/") as http,
+    ):
+        await enqueue(http, 1)
+        assert len(await claim(http)) == 1
+        held = asyncio.create_task(claim(http, wait_seconds=60))
+        await asyncio.sleep(0.2)
+        process.terminate()
+        assert await held == []
         assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_agl_store_says_in_one_line_what_is_wrong(server, tmp_path):

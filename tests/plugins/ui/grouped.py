@@ -3,12 +3,10 @@
 import functools
 
 from agl.semconv import ModelCallAttributes as Call
-from agl_adapters import TraceToRows
-from agl_learning.advantages.group_advantages import sibling_advantages
-from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 
+from ..inspect.traces import account  # noqa: TID252
 from .stores import call_span, filled, reward_span
 
 TOKENS = {
@@ -32,21 +30,16 @@ def fill_with_group(path, told=None, **begun):
 async def _fill(store, told, begun):
     given = {"algorithm": "toy", "config": {"algorithm": {}}, **begun}
     await begin_run(store, RunStart(run_id="r", **given))
-    ended, rows_G, ledger = [], [], Ledger()
-    about = {"group": 0, "step": 1}
+    ended, about = [], {"group": 0, "step": 1}
     for value in (1.0, 0.0):
         rollout = await store.start_rollout("t", mode="train", worker_id="w", metadata=about)
         call = call_span(rollout, [{"role": "user", "content": "q"}], "abc", **TOKENS)
         await store.add_many_spans([call, reward_span(rollout, value)])
-        rollout_id = rollout.rollout_id
-        await store.update_attempt(rollout_id, "latest", status="succeeded")
-        ended.append(await store.get_rollout_by_id(rollout_id))
-        spans = list(await store.query_spans(rollout_id))
-        attempts = list(await store.query_attempts(rollout_id))
-        made = TraceToRows().adapt(spans, attempts=attempts)
-        ledger.merge(made.ledger)
-        rows_G.append(made.rows)
-    for rows, of_rows in zip(rows_G, sibling_advantages(rows_G), strict=True):
-        ledger.train(rows[0], [one.changed(**(told or {})) for one in of_rows[0]], 0)
-    await save_ledger(store, ledger, ended, step=1, algorithm="toy", run="r", generation=1)
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        ended.append(await store.get_rollout_by_id(rollout.rollout_id))
+
+    def train(ledger, row, advantages, place):
+        ledger.train(row, [one.changed(**(told or {})) for one in advantages], 0)
+
+    await account(store, [ended], train=train, run="r", generation=1)
     return ended[0].rollout_id

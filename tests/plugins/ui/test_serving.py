@@ -27,27 +27,19 @@ def first_of(file):
         return store.execute("SELECT rollout_id FROM rollout ORDER BY n LIMIT 1").fetchone()[0]
 
 
+ROLLOUTS = "/s/failures/rollouts"
+NOT_THERE = {
+    404: ["/s/none/", f"{ROLLOUTS}/ro-none", "/s/failures/run/none", "/compare?run=nope"]
+    + [f"{ROLLOUTS}/FIRST?{query}" for query in ("call=zz", "turn=999", "spans=99999")],
+    400: ["/compare?runs=failures", "/?x=1", "/s/failures/prompts?run=x"]
+    + [f"{ROLLOUTS}{query}" for query in ("?status=dead", "?size=x", "?sort=x", "/FIRST?again=0")]
+    + [f"/s/failures/{one}" for one in ("runners?from=9", "resources?from=x")]
+    + ["/s/failures/run/failures?from=9&to=3"],
+}
+
+
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/s/none/", 404),
-        ("/s/failures/rollouts/ro-none", 404),
-        ("/s/failures/run/none", 404),
-        ("/s/failures/rollouts?status=dead", 400),
-        ("/s/failures/rollouts?size=x", 400),
-        ("/s/failures/rollouts?sort=x", 400),
-        ("/compare?run=nope", 404),
-        ("/compare?runs=failures", 400),
-        ("/?x=1", 400),
-        ("/s/failures/prompts?run=x", 400),
-        ("/s/failures/rollouts/FIRST?call=zz", 404),
-        ("/s/failures/rollouts/FIRST?turn=999", 404),
-        ("/s/failures/rollouts/FIRST?spans=99999", 404),
-        ("/s/failures/rollouts/FIRST?again=0", 400),
-        ("/s/failures/runners?from=9", 400),
-        ("/s/failures/run/failures?from=9&to=3", 400),
-        ("/s/failures/resources?from=x", 400),
-    ],
+    ("path", "status"), [(path, status) for status in NOT_THERE for path in NOT_THERE[status]]
 )
 def test_what_is_not_there_is_said(serve, failures, path, status):
     got, text = read(serve(failures) + path.replace("FIRST", first_of(failures)))
