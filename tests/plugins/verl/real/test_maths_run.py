@@ -75,7 +75,7 @@ def run(out: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> list[dict
     sizes = {"prompts_per_step": 4, "rollouts_per_prompt": 4}
     settings = {"critic": algorithm == "ppo", "algorithm": of_algorithm, **sizes}
     how = {"steps": 2, "algorithm": algorithm, "crash": 0.2, "level": "transition"}
-    verl = {"trainer_cls": "maths_recording.Recording", "max_attempts": 1}
+    verl = {"trainer_cls": "maths_recording.Recording"}
     ended = running.run(out, cpu=settings, verl=verl, **how)
     running.check(ended, [1, 2])
     running.check_weights(ended)
