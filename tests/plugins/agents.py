@@ -1,5 +1,7 @@
 """Agents that ask the model one question."""
 
+from typing import Any
+
 import aiohttp
 
 import agl
@@ -11,16 +13,9 @@ CAPITALS = {
 }
 
 
-async def ask(llm: agl.LLM, content: str) -> str:
-    """The model's answer."""
-    body = {
-        "model": llm.model,
-        "messages": [
-            {"role": "system", "content": "Answer with one word."},
-            {"role": "user", "content": content},
-        ],
-        **llm.sampling_parameters,
-    }
+async def complete(llm: agl.LLM, *messages: dict[str, str], **options: Any) -> str:
+    """The model's answer to a conversation."""
+    body = {"model": llm.model, "messages": messages, **llm.sampling_parameters, **options}
     headers = {"Authorization": f"Bearer {llm.api_key}"} if llm.api_key else {}
     async with (
         aiohttp.ClientSession(raise_for_status=True, headers=headers) as session,
@@ -28,6 +23,12 @@ async def ask(llm: agl.LLM, content: str) -> str:
     ):
         answer = await response.json()
     return answer["choices"][0]["message"]["content"]
+
+
+async def ask(llm: agl.LLM, content: str) -> str:
+    """The model's answer in one word."""
+    system = {"role": "system", "content": "Answer with one word."}
+    return await complete(llm, system, {"role": "user", "content": content})
 
 
 @agl.rollout

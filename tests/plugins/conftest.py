@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from .line import run_line
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -18,27 +20,16 @@ async def line():
     """Runs an algorithm, with its default adapter, and one runner beside it."""
     import agl
     from agl.algorithm.adapter import Adapter
-    from agl.execution.base import ThreadingEvent
     from agl.plugins.build import build_component
 
     store = agl.InMemoryLightningStore()
 
     async def run(agent, algorithm, train=None, val=None, gateway=None):
-        algorithm.set_store(store)
         algorithm.set_adapter(
             build_component(algorithm.default_adapter, group="agl.adapters", expected_type=Adapter)
         )
         algorithm.set_llm_proxy(gateway or agl.LLMProxy())
-        runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
-        with runner.run_context(agent=agent, store=store):
-            running = asyncio.create_task(runner.iter(event=event))
-            try:
-                await algorithm.run(train, val)
-            finally:
-                event.set()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await running
-        return algorithm
+        return await run_line(algorithm, store, agent, train, val)
 
     run.store = store
     yield run

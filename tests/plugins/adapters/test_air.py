@@ -3,22 +3,21 @@
 import pytest
 
 from agl.errors import ConfigError
+from agl.types import TraceStatus
 from agl_adapters import AutoRewards, TraceToRows
+
+from .test_rows import settled
 
 TOOL = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}
 
 
 def failed_status(text: str = "timeout"):
-    from agl.types import TraceStatus
-
     return TraceStatus(status_code="ERROR", description=text)
 
 
 def credits(trace, air, credit="per_call") -> list[float | None]:
     result = TraceToRows(credit=credit, air=air).adapt(trace.spans)
-    for row in result.rows:
-        result.ledger.train(row)
-    result.ledger.check()
+    settled(result)
     given = {c: k.reward for r in result.rows for c, k in zip(r.call_ids, r.credits, strict=True)}
     calls = [s for s in trace.spans if s.name == "openai.chat.completion"]
     return [given.get(span.span_id) for span in calls]
@@ -85,11 +84,8 @@ def test_functions_see_tool_and_output(trace) -> None:
 
 
 def test_code_is_judged_by_its_exit_code(trace) -> None:
-    code = {
-        "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": "run_python",
-        "gen_ai.tool.call.arguments": '{"code": "1/0"}',
-    }
+    code = {**TOOL, "gen_ai.tool.name": "run_python"}
+    code["gen_ai.tool.call.arguments"] = '{"code": "1/0"}'
     trace.span("ok", {**code, "gen_ai.tool.call.result": '{"exit_code": 0}'})
     trace.span("bad", {**code, "gen_ai.tool.call.result": '{"exit_code": 1}'})
     trace.span("worse", {**code, "process.exit_code": 7})

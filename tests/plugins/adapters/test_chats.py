@@ -1,25 +1,20 @@
 import json
 
-from agl.semconv import ModelCallAttributes as Key
 from agl_adapters import TraceToChats
 
 from .test_rows import settled
+from .test_truncated import change
 
 USER = {"role": "user", "content": "hi"}
 YES = {"role": "assistant", "content": "yes"}
 
 
-def answer(span, **changes):
-    """The span with another answer."""
-    message = {**YES, **changes}
-    return span.model_copy(
-        update={"attributes": {**span.attributes, Key.OUTPUT_MESSAGES.value: json.dumps([message])}}
-    )
+SURE = {"role": "user", "content": "sure?"}
 
 
 def test_a_conversation_of_several_calls_is_one_row(trace) -> None:
     trace.gateway(messages=[USER])
-    trace.gateway(messages=[USER, YES, {"role": "user", "content": "sure?"}])
+    trace.gateway(messages=[USER, YES, SURE])
     trace.reward(0.5)
     result = settled(TraceToChats().adapt(trace.spans))
     (row,) = result.rows
@@ -34,14 +29,14 @@ def test_a_conversation_of_several_calls_is_one_row(trace) -> None:
 def test_what_clients_add_to_a_message_does_not_break_a_conversation(trace) -> None:
     sent_back = {**YES, "refusal": None, "annotations": [], "tool_calls": None}
     trace.gateway(messages=[USER])
-    trace.gateway(messages=[USER, sent_back, {"role": "user", "content": "sure?"}])
+    trace.gateway(messages=[USER, sent_back, SURE])
     trace.reward(1)
     assert len(settled(TraceToChats().adapt(trace.spans)).rows) == 1
 
 
 def test_another_answer_or_prompt_begins_a_row(trace) -> None:
     trace.gateway(messages=[USER])
-    trace.gateway(messages=[USER, {**YES, "content": "no"}, {"role": "user", "content": "sure?"}])
+    trace.gateway(messages=[USER, {**YES, "content": "no"}, SURE])
     trace.gateway(messages=[{"role": "user", "content": "hello"}])
     trace.reward(1)
     rows = settled(TraceToChats().adapt(trace.spans)).rows
@@ -52,22 +47,17 @@ def test_agents_have_rows_of_their_own_and_others_are_excluded(trace) -> None:
     trace.gateway(messages=[USER], agent="writer")
     trace.gateway(messages=[USER], agent="critic")
     trace.reward(1)
-    assert [row.agent_name for row in TraceToChats().adapt(trace.spans).rows] == [
-        "writer",
-        "critic",
-    ]
+    agents = [row.agent_name for row in TraceToChats().adapt(trace.spans).rows]
+    assert agents == ["writer", "critic"]
     result = settled(TraceToChats(agent_match="writer").adapt(trace.spans))
     assert result.ledger.reasons() == {"agent_not_selected": 1}
 
 
 def test_calls_without_an_answer_to_learn_from_have_a_reason(trace) -> None:
     trace.gateway(messages=[USER], error="APIError: boom")
-    filtered = trace.gateway(messages=[USER])
+    trace.gateway(messages=[USER])
+    change(trace, FINISH_REASONS=["content_filter"])
     trace.reward(1)
-    index = trace.spans.index(filtered)
-    trace.spans[index] = filtered.model_copy(
-        update={"attributes": {**filtered.attributes, Key.FINISH_REASONS.value: ["content_filter"]}}
-    )
     result = settled(TraceToChats().adapt(trace.spans))
     assert result.rows == []
     assert result.ledger.reasons() == {"model_error": 2}
@@ -77,19 +67,12 @@ def test_calls_without_an_answer_to_learn_from_have_a_reason(trace) -> None:
 def test_tool_calls_and_tools_are_kept(trace) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
-    first = trace.gateway(messages=[USER])
-    trace.spans[-1] = answer(first, content=None, tool_calls=[call])
-    trace.gateway(
-        messages=[
-            USER,
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": "Paris"},
-        ]
-    )
-    last = trace.spans[-1]
-    trace.spans[-1] = last.model_copy(
-        update={"attributes": {**last.attributes, Key.TOOL_DEFINITIONS.value: json.dumps(tools)}}
-    )
+    asked = {"role": "assistant", "tool_calls": [call]}
+    trace.gateway(messages=[USER])
+    change(trace, OUTPUT_MESSAGES=json.dumps([{**asked, "content": None}]))
+    found = {"role": "tool", "tool_call_id": "c1", "content": "Paris"}
+    trace.gateway(messages=[USER, asked, found])
+    change(trace, TOOL_DEFINITIONS=json.dumps(tools))
     trace.reward(1)
     (row,) = settled(TraceToChats().adapt(trace.spans)).rows
     assert row.messages[1]["tool_calls"] == [call]
@@ -99,7 +82,7 @@ def test_tool_calls_and_tools_are_kept(trace) -> None:
 
 def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
     trace.gateway(messages=[USER])
-    trace.gateway(messages=[USER, YES, {"role": "user", "content": "sure?"}])
+    trace.gateway(messages=[USER, YES, SURE])
     trace.reward(1)
     (row,) = TraceToChats().adapt(trace.spans).rows
     assert row.only([1]).answers == [3]
@@ -108,9 +91,8 @@ def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
 
 
 def test_a_call_that_servers_failed_is_infrastructures(trace) -> None:
-    span = trace.gateway(messages=[USER], error="503", agent="critic")
-    kind = {Key.ERROR_KIND.value: "infrastructure"}
-    trace.spans[-1] = span.model_copy(update={"attributes": {**span.attributes, **kind}})
+    trace.gateway(messages=[USER], error="503", agent="critic")
+    change(trace, ERROR_KIND="infrastructure")
     trace.gateway(messages=[USER], error="400", agent="writer")
     trace.reward(0)
     result = settled(TraceToChats(agent_match="writer").adapt(trace.spans))

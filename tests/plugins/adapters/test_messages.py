@@ -8,16 +8,11 @@ from agl_adapters import TraceToMessages
 
 openai_types = pytest.importorskip("openai.types.chat")
 
-TOOL_CALLS = {
-    "gen_ai.completion.0.tool_calls.0.id": "call_1",
-    "gen_ai.completion.0.tool_calls.0.name": "look",
-    "gen_ai.completion.0.tool_calls.0.arguments": '{"room": "kitchen"}',
-}
-FUNCTIONS = {
-    "gen_ai.request.functions.0.name": "look",
-    "gen_ai.request.functions.0.description": "Look",
-    "gen_ai.request.functions.0.parameters": '{"type": "object", "properties": {}}',
-}
+CALL = {"id": "call_1", "name": "look", "arguments": '{"room": "kitchen"}'}
+TOOL_CALLS = {f"gen_ai.completion.0.tool_calls.0.{key}": CALL[key] for key in CALL}
+SCHEMA = '{"type": "object", "properties": {}}'
+LOOK = {"name": "look", "description": "Look", "parameters": SCHEMA}
+FUNCTIONS = {f"gen_ai.request.functions.0.{key}": LOOK[key] for key in LOOK}
 
 
 def assert_accepted_by_openai(entry: dict) -> None:
@@ -30,17 +25,10 @@ def assert_accepted_by_openai(entry: dict) -> None:
 
 def test_a_conversation_with_tools_is_what_openai_takes(trace) -> None:
     trace.flat("c-1", extra={**TOOL_CALLS, **FUNCTIONS})
-    extra = {
-        **FUNCTIONS,
-        "gen_ai.prompt.1.role": "assistant",
-        "gen_ai.prompt.1.tool_calls.0.id": "call_1",
-        "gen_ai.prompt.1.tool_calls.0.name": "look",
-        "gen_ai.prompt.1.tool_calls.0.arguments": "{}",
-        "gen_ai.prompt.2.role": "tool",
-        "gen_ai.prompt.2.tool_call_id": "call_1",
-        "gen_ai.prompt.2.content": "empty",
-    }
-    trace.flat("c-2", extra=extra)
+    called = {f"1.tool_calls.0.{key}": value for key, value in {**CALL, "arguments": "{}"}.items()}
+    said = {"1.role": "assistant", **called, "2.role": "tool", "2.tool_call_id": "call_1"}
+    said["2.content"] = "empty"
+    trace.flat("c-2", extra={**FUNCTIONS, **{f"gen_ai.prompt.{key}": said[key] for key in said}})
     first, second = TraceToMessages().adapt(trace.spans)
     for entry in (first, second):
         assert_accepted_by_openai(entry)

@@ -4,18 +4,18 @@ import json
 
 import pytest
 
-from agl.types import Attempt, Span
+from agl.types import Span
 from agl_adapters import TraceToRows
 from agl_records.calls.sources.unread import by_scope
+
+from .test_rows import attempt, settled
 
 
 def why(trace_or_spans, kind="call", attempts=None, **options) -> tuple[str, str]:
     """Code and sentence of the one exclusion of that kind; the ledger balances."""
     spans = getattr(trace_or_spans, "spans", trace_or_spans)
     result = TraceToRows(**options).adapt(spans, attempts=attempts)
-    for row in result.rows:
-        result.ledger.train(row)
-    result.ledger.check()
+    settled(result)
     (found,) = [e for e in result.ledger.exclusions if e.kind == kind]
     return found.reason, found.detail
 
@@ -103,18 +103,12 @@ def test_an_agent_that_was_not_selected(trace) -> None:
     assert why(trace, agent_match="^write") == ("agent_not_selected", "its agent is 'critic'")
 
 
-def attempt(status: str) -> Attempt:
-    return Attempt(
-        rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status=status
-    )
-
-
 def test_a_rollout_without_calls_is_accounted_for() -> None:
-    assert why([], kind="rollout", attempts=[attempt("succeeded")]) == (
+    assert why([], kind="rollout", attempts=[attempt("at-1", 1, "succeeded")]) == (
         "no_calls",
         "no model call of its attempt was recorded",
     )
-    assert why([], kind="rollout", attempts=[attempt("timeout")]) == (
+    assert why([], kind="rollout", attempts=[attempt("at-1", 1, "timeout")]) == (
         "failed_attempt",
         "no attempt succeeded; the status of this one: timeout",
     )

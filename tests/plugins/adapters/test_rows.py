@@ -68,12 +68,9 @@ def test_a_prompt_that_goes_another_way_begins_a_row_and_says_where(trace) -> No
     trace.gateway([1, 2], [7])
     trace.reward(1.0)
     _, second, third = settled(TraceToRows().adapt(trace.spans)).rows
-    assert second.row_break == RowBreak(
-        call_id=trace.spans[0].span_id, position=2, expected=[3, 4, 5], got=[9, 9]
-    )
-    assert third.row_break == RowBreak(
-        call_id=trace.spans[1].span_id, position=2, expected=[9, 9, 7], got=[]
-    )
+    for row, number, expected, got in ((second, 0, [3, 4, 5], [9, 9]), (third, 1, [9, 9, 7], [])):
+        about = {"call_id": trace.spans[number].span_id, "position": 2}
+        assert row.row_break == RowBreak(**about, expected=expected, got=got)
 
 
 def test_a_call_continues_the_longest_row_that_its_prompt_begins_with(trace) -> None:
@@ -84,11 +81,8 @@ def test_a_call_continues_the_longest_row_that_its_prompt_begins_with(trace) -> 
     trace.gateway([1, 2, 3, 4, 5, 7], [8])
     trace.reward(1.0)
     rows = settled(TraceToRows().adapt(trace.spans)).rows
-    assert [row.token_ids for row in rows] == [
-        [1, 2, 3, 4, 5, 6],
-        [7, 8, 9, 1],
-        [1, 2, 3, 4, 5, 7, 8],
-    ]
+    tokens = [row.token_ids for row in rows]
+    assert tokens == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 1], [1, 2, 3, 4, 5, 7, 8]]
     one, two, branch = rows
     # The second agent shares no token with the first: there is nothing that it could continue.
     assert (one.row_break, two.row_break) == (None, None)
@@ -102,10 +96,8 @@ def test_agents_have_rows_of_their_own(trace) -> None:
     trace.gateway([1, 2, 3], [4], agent="writer")
     trace.reward(1.0)
     rows = settled(TraceToRows().adapt(trace.spans)).rows
-    assert [(row.agent_name, row.token_ids) for row in rows] == [
-        ("writer", [1, 2, 3, 4]),
-        ("critic", [9, 8]),
-    ]
+    found = [(row.agent_name, row.token_ids) for row in rows]
+    assert found == [("writer", [1, 2, 3, 4]), ("critic", [9, 8])]
 
 
 def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
@@ -164,13 +156,8 @@ def test_the_attempt_that_began_last_is_used(new_trace) -> None:
 
 
 def attempt(attempt_id: str, number: int, status: str) -> Attempt:
-    return Attempt(
-        rollout_id="ro-1",
-        attempt_id=attempt_id,
-        sequence_id=number,
-        start_time=0.0,
-        status=status,
-    )
+    ids = {"rollout_id": "ro-1", "attempt_id": attempt_id, "sequence_id": number}
+    return Attempt(**ids, start_time=0.0, status=status)
 
 
 def test_with_attempts_the_last_that_succeeded_is_used(new_trace) -> None:

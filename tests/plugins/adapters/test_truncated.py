@@ -12,13 +12,20 @@ from agl_learning.collect.results import Collected, Ended
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_records.calls.sources import read_call
 
+from .test_rows import settled as checked
 
-def ended(trace, reason: str, answer: dict | None = None, number: int = -1) -> None:
+
+def change(trace, number: int = -1, **attributes) -> None:
+    """Of a call, by the names of ``ModelCallAttributes``."""
+    attributes = {getattr(Key, name).value: value for name, value in attributes.items()}
+    span = trace.spans[number]
+    changed = {"attributes": {**span.attributes, **attributes}}
+    trace.spans[number] = span.model_copy(update=changed)
+
+
+def ended(trace, reason: str) -> None:
     """The last call ended for this reason."""
-    attributes = {**trace.spans[number].attributes, Key.FINISH_REASONS.value: [reason]}
-    if answer is not None:
-        attributes[Key.OUTPUT_MESSAGES.value] = json.dumps([{"role": "assistant", **answer}])
-    trace.spans[number] = trace.spans[number].model_copy(update={"attributes": attributes})
+    change(trace, FINISH_REASONS=[reason])
 
 
 def cut_in_the_middle(trace) -> None:
@@ -33,11 +40,7 @@ def cut_in_the_middle(trace) -> None:
 
 
 def settled(adapter, trace):
-    result = adapter.adapt(trace.spans)
-    for row in result.rows:
-        result.ledger.train(row)
-    result.ledger.check()
-    return result
+    return checked(adapter.adapt(trace.spans))
 
 
 def test_truncated_answers_are_trained_unless_told_otherwise_and_rows_say_so(trace) -> None:
@@ -134,9 +137,9 @@ def test_wrong_calls_of_tools_are_marked_and_left_out_of_text(
 ) -> None:
     call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
     trace.gateway([1], [2])
-    ended(trace, "tool_calls", {"content": None, "tool_calls": [call]})
-    attributes = {**trace.spans[0].attributes, "gen_ai.tool.definitions": json.dumps(offered)}
-    trace.spans[0] = trace.spans[0].model_copy(update={"attributes": attributes})
+    ended(trace, "tool_calls")
+    said = json.dumps([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    change(trace, OUTPUT_MESSAGES=said, TOOL_DEFINITIONS=json.dumps(offered))
     trace.reward(1.0)
     (row,) = settled(TraceToRows(), trace).rows
     assert row.tool_problems == [problem]
@@ -148,8 +151,7 @@ def test_wrong_calls_of_tools_are_marked_and_left_out_of_text(
 
 def test_an_answer_without_a_token_is_no_fault_of_the_server(trace) -> None:
     trace.gateway([1], [2])
-    attributes = {**trace.spans[0].attributes, Key.RESPONSE_TOKEN_IDS.value: []}
-    trace.spans[0] = trace.spans[0].model_copy(update={"attributes": attributes})
+    change(trace, RESPONSE_TOKEN_IDS=[])
     trace.reward(1.0)
     assert settled(TraceToRows(), trace).ledger.reasons() == {"empty_answer": 1}
 
@@ -164,32 +166,17 @@ def test_azures_filter_results_are_no_messages(trace) -> None:
 def several(trace) -> list:
     """Two answers to one request, as others than the gateway record them."""
     answers = [{"role": "assistant", "content": text} for text in ("bad", "good")]
-    choices = [
-        {"index": n, "message": m, "finish_reason": "stop", "token_ids": [n + 5]}
-        for n, m in enumerate(answers)
-    ]
-    flat = {
-        f"gen_ai.completion.{n}.{key}": value
-        for n, answer in enumerate(answers)
-        for key, value in {**answer, "finish_reason": "stop"}.items()
-    }
-    listed = {
-        "gen_ai.operation.name": "chat",
-        Key.OUTPUT_MESSAGES.value: json.dumps(answers),
-        Key.FINISH_REASONS.value: ["stop", "stop"],
-    }
-    inference = {
-        "openinference.span.kind": "LLM",
-        "output.value": json.dumps({"id": "c", "choices": choices}),
-    }
-    weave = {
-        f"agentlightning.operation.output.choices.{n}.{key}": value
-        for n in range(2)
-        for key, value in {
-            "message.content": answers[n]["content"],
-            "finish_reason": "stop",
-        }.items()
-    }
+    flat, weave, choices = {}, {}, []
+    for n, said in enumerate(answers):
+        choices.append({"index": n, "message": said, "finish_reason": "stop", "token_ids": [n + 5]})
+        for key, value in {**said, "finish_reason": "stop"}.items():
+            flat[f"gen_ai.completion.{n}.{key}"] = value
+        choice = f"agentlightning.operation.output.choices.{n}"
+        weave |= {f"{choice}.message.content": said["content"], f"{choice}.finish_reason": "stop"}
+    listed = {"gen_ai.operation.name": "chat", Key.OUTPUT_MESSAGES.value: json.dumps(answers)}
+    listed[Key.FINISH_REASONS.value] = ["stop", "stop"]
+    whole = json.dumps({"id": "c", "choices": choices})
+    inference = {"openinference.span.kind": "LLM", "output.value": whole}
     raw = {"llm.hosted_vllm.choices": repr(choices), "llm.hosted_vllm.id": "c"}
     return [
         trace.flat("c-1", extra=flat),

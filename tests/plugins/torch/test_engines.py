@@ -42,22 +42,20 @@ def installed(tmp_path, monkeypatch):
 
 
 TOLD = {
-    "vllm": [
-        'pause {"mode": "wait"}',
-        'sleep {"level": "2"}',
-        'wake_up {"tags": "weights"}',
-        'collective_rpc {"method": "reload_weights"}',
-        'wake_up {"tags": "kv_cache"}',
-        "resume {}",
-    ],
-    "sglang": [
-        'pause_generation {"mode": "abort"}',
-        "release_memory_occupation {}",
-        'resume_memory_occupation {"tags": ["weights"]}',
-        'update_weights_from_disk {"model_path": "SERVING"}',
-        'resume_memory_occupation {"tags": ["kv_cache"]}',
-        "continue_generation {}",
-    ],
+    "vllm": """\
+pause {"mode": "wait"}
+sleep {"level": "2"}
+wake_up {"tags": "weights"}
+collective_rpc {"method": "reload_weights"}
+wake_up {"tags": "kv_cache"}
+resume {}""".splitlines(),
+    "sglang": """\
+pause_generation {"mode": "abort"}
+release_memory_occupation {}
+resume_memory_occupation {"tags": ["weights"]}
+update_weights_from_disk {"model_path": "SERVING"}
+resume_memory_occupation {"tags": ["kv_cache"]}
+continue_generation {}""".splitlines(),
 }
 COMMANDS = {
     "vllm": ["--max-model-len 48", "--max-num-seqs 7", "--logprobs-mode processed_logprobs"],
@@ -84,7 +82,7 @@ def engine(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
-async def test_a_server_of_its_own_answers_with_the_weights_of_each_update(
+async def test_a_server_answers_with_the_weights_of_each_update(
     line, grpo, tmp_path, installed, server
 ):
     installed(server)
@@ -111,9 +109,7 @@ async def test_a_server_of_its_own_answers_with_the_weights_of_each_update(
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
-async def test_on_the_gpu_of_the_trainer_it_gives_its_memory_back_for_an_update(
-    engine, installed, tmp_path, server
-):
+async def test_on_one_gpu_it_gives_its_memory_back(engine, installed, tmp_path, server):
     installed(server)
     made = engine(server)
     async with made.serving():
@@ -134,18 +130,14 @@ async def test_vllm_gets_the_adapter_alone(line, grpo, tmp_path, installed):
     assert "v1/load_lora_adapter" in (tmp_path / "run" / "told").read_text()
 
 
-async def test_a_server_that_cannot_read_the_weights_ends_the_run(
-    line, grpo, installed, monkeypatch
-):
+async def test_a_server_that_reads_no_weights_ends_the_run(line, grpo, installed, monkeypatch):
     installed("vllm")
     monkeypatch.setenv("ENGINE_FAKE", "broken")
     with pytest.raises(AlgorithmError, match=r"'vllm' failed at POST /collective_rpc.*cannot read"):
         await line(says_red, grpo(server="vllm"), ["one", "two", "three"])
 
 
-async def test_what_a_server_failed_as_it_died_runs_again(
-    line, grpo, installed, monkeypatch, tmp_path
-):
+async def test_what_a_dead_server_failed_runs_again(line, grpo, installed, monkeypatch, tmp_path):
     installed("vllm")
     monkeypatch.setenv("ENGINE_FAKE", "dies at 32")  # at the last call of the second step
     tasks = ["one", "two", "three"]
@@ -157,9 +149,7 @@ async def test_what_a_server_failed_as_it_died_runs_again(
     assert [step["rollouts/failed"] for step in metrics(tmp_path)] == [0, 0, 0]
 
 
-async def test_an_error_of_training_is_seen_first_and_never_replaced(
-    engine, installed, tmp_path, monkeypatch
-):
+async def test_an_error_of_training_is_seen_first(engine, installed, tmp_path, monkeypatch):
     installed("vllm")
     monkeypatch.setenv("ENGINE_FAKE", "broken")
     server = engine("vllm")

@@ -15,22 +15,12 @@ from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
 from agl_learning.run.checkpoint import find_checkpoint
 
+from ..agents import complete  # noqa: TID252
 from .conftest import COLOURS, build_model
 
 
 async def ask(llm, content, **options):
-    body = {
-        "model": llm.model,
-        "messages": [{"role": "user", "content": content}],
-        **llm.sampling_parameters,
-        **options,
-    }
-    async with (
-        aiohttp.ClientSession(raise_for_status=True) as session,
-        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-    ):
-        answer = await response.json()
-    return answer["choices"][0]["message"]["content"]
+    return await complete(llm, {"role": "user", "content": content}, **options)
 
 
 @agl.rollout
@@ -142,9 +132,7 @@ async def test_each_algorithm_learns_and_accounts_for_every_call(line, grpo, mad
     assert set(ledger.reasons()) <= {"zero_advantage", "not_trained_mode"}
 
 
-async def test_groups_that_taught_nothing_are_refilled_and_the_step_is_replayed(
-    line, grpo, tmp_path
-):
+async def test_groups_that_taught_nothing_are_refilled_and_replayed(line, grpo, tmp_path):
     options = {"steps": 2, "groups_per_step": 3, "group_size": 2, "max_refills": 2, "seed": 3}
     algorithm = grpo(**options)
     await line(says_red, algorithm, ["one", "two", "three"])
@@ -210,21 +198,19 @@ async def test_steps_that_train_nothing_end_with_the_reason(line, grpo, does, id
         await line(agent, grpo(**options), ["one"])
 
 
+async def calls_of(store):
+    rollouts, name = await store.query_rollouts(), "openai.chat.completion"
+    return [span for r in rollouts for span in await store.query_spans(r.rollout_id, name=name)]
+
+
 async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grpo, tmp_path):
     @agl.rollout
     async def hot(task: str, llm: agl.LLM) -> float:
         return float(await ask(llm, task, temperature=3.0) in COLOURS)
 
     await line(hot, grpo(temperature=0.7), ["one", "two"], ["one"])
-    assert all(
-        gap < 1e-4 for gap in [step["logprob_gap"] for step in metrics(tmp_path, "logprob_gap")]
-    )
-    asked = {
-        span.attributes["gen_ai.request.temperature"]
-        for rollout in await line.store.query_rollouts()
-        for span in await line.store.query_spans(rollout.rollout_id)
-        if "gen_ai.request.temperature" in span.attributes
-    }
+    assert all(step["logprob_gap"] < 1e-4 for step in metrics(tmp_path, "logprob_gap"))
+    asked = {span.attributes["gen_ai.request.temperature"] for span in await calls_of(line.store)}
     assert asked == {0.7, 0.0}
 
 
@@ -235,11 +221,7 @@ async def test_the_agents_top_p_and_penalties_do_not_bend_the_distribution(line,
         return float(await ask(llm, task, **wishes) in COLOURS)
 
     await line(picky, grpo(steps=1), ["one", "two"])
-    calls = [
-        span
-        for rollout in await line.store.query_rollouts()
-        for span in await line.store.query_spans(rollout.rollout_id, name="openai.chat.completion")
-    ]
+    calls = await calls_of(line.store)
     assert len(calls) == 16
     assert {span.attributes["gen_ai.request.top_p"] for span in calls} == {1.0}
     # top_p 0.2 alone would draw the same word after each of the two prompts.
@@ -370,9 +352,7 @@ async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(g
 
 
 @pytest.mark.parametrize(("option", "value"), [("every", 1), ("copies", 2), ("temperature", 1.0)])
-async def test_options_of_evaluations_without_tasks_for_them_are_refused(
-    line, grpo, tmp_path, option, value
-):
+async def test_evaluations_without_tasks_are_refused(line, grpo, tmp_path, option, value):
     given = {"evaluation": {option: value}}
     message = f"GRPO: evaluation.{option} is {value}, and there are no validation tasks"
     for val in (None, []):

@@ -7,15 +7,14 @@ import pytest
 pytest.importorskip("torch")
 
 from agl_learning.reports.findings import read_findings
+from agl_runs.result import known_of
 
 from .test_grpo import says_red
 
 
-async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(
+async def test_run_whose_prompts_are_all_lost_says_so(
     line, grpo, tmp_path, broken_tokenizer, caplog
 ):
-    from agl_runs.result import known_of
-
     algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
     await line(says_red, algorithm, ["one", "two", "three"])
     found = {one.code: one for one in read_findings(tmp_path / "run")[0]}
@@ -29,8 +28,6 @@ async def test_run_whose_prompts_are_all_lost_says_so_and_counts_as_untrained(
 
 
 async def test_run_whose_learning_rate_is_0_says_so_and_counts_as_untrained(line, grpo, tmp_path):
-    from agl_runs.result import known_of
-
     await line(says_red, grpo(learning_rate=0.0, steps=1), ["one", "two", "three"])
     [found] = read_findings(tmp_path / "run")[0]
     assert str(found).startswith("learning_rate is 0, so no step changes the weights")

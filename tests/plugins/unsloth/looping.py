@@ -1,13 +1,12 @@
 """A loop that trains nothing: what serves it answers from a list, and a version is a number."""
 
-import asyncio
 import contextlib
 import random
 
-import aiohttp
+from tests.plugins.agents import complete
+from tests.plugins.line import run_line
 
 import agl
-from agl.execution.base import ThreadingEvent
 from agl_learning.selection import select_best
 from agl_learning.trainer.version import FineTuning
 from agl_models.versions import Served, Version
@@ -15,17 +14,7 @@ from agl_models.versions import Served, Version
 
 async def ask(task: str, llm: agl.LLM) -> float:
     """1 for an answer with a 7 in it."""
-    body = {
-        "model": llm.model,
-        "messages": [{"role": "user", "content": task}],
-        **llm.sampling_parameters,
-    }
-    async with (
-        aiohttp.ClientSession(raise_for_status=True) as session,
-        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-    ):
-        answer = await response.json()
-    return float("7" in answer["choices"][0]["message"]["content"])
+    return float("7" in await complete(llm, {"role": "user", "content": task}))
 
 
 @agl.rollout
@@ -74,16 +63,6 @@ class Counting(FineTuning):
 
 async def fit(algorithm, store, train, val=None, gateway=None, agent=agent):
     """Run it with one runner beside it, over the real gateway and adapter."""
-    algorithm.set_store(store)
     algorithm.set_adapter(agl.TraceToRows())
     algorithm.set_llm_proxy(gateway or agl.LLMProxy())
-    runner, event = agl.LitAgentRunner(agl.OtelTracer(), grace_seconds=0.1), ThreadingEvent()
-    with runner.run_context(agent=agent, store=store):
-        running = asyncio.create_task(runner.iter(event=event))
-        try:
-            await algorithm.run(train, val)
-        finally:
-            event.set()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-    return algorithm
+    return await run_line(algorithm, store, agent, train, val)

@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import json
 import shutil
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -22,9 +20,7 @@ from agl_testing.echo_llm import EchoLLM, RawReply
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from looping import Counting, ask, fit, some_number
+from .looping import Counting, ask, fit, some_number
 
 TASKS = ["one", "two", "three"]
 

@@ -1,8 +1,5 @@
 """A version of a finished fine-tuning, trained again, and what keeps it from being so."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from tests.digests import digests
 
@@ -15,9 +12,7 @@ from agl_testing.echo_llm import EchoLLM
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from looping import Counting, fit, some_number
+from .looping import Counting, fit, some_number
 
 TASKS = ["one", "two", "three"]
 

@@ -3,9 +3,6 @@
 import asyncio
 import json
 import sys
-import urllib.error
-import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "quickstart"))
 from world import build_tokenizer
 
 pytest.importorskip("transformers")
+httpx = pytest.importorskip("httpx")
 
 
 class Client:
@@ -74,35 +72,10 @@ def serve(tokenizer):
         server.stop()
 
 
-@dataclass
-class Answer:
-    """An HTTP answer."""
-
-    status_code: int
-    text: str
-
-    def json(self):
-        return json.loads(self.text)
-
-
 def post(url, headers=None, **body):
-    body = {
-        "model": MODEL_NAME,
-        "messages": [{"role": "user", "content": "find the cat"}],
-        "logprobs": True,
-        "return_token_ids": True,
-        **body,
-    }
-    headers = {"Content-Type": "application/json", **(headers or {})}
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions", json.dumps(body).encode(), headers
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=100) as response:
-            return Answer(response.status, response.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(error.code, error.read().decode())
+    asked = {"messages": [{"role": "user", "content": "find the cat"}], "logprobs": True}
+    body = {"model": MODEL_NAME, "return_token_ids": True, **asked, **body}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=100)
 
 
 def test_an_answer_has_tokens_logprobs_and_version(serve, tokenizer):

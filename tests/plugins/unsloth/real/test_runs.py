@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 
+import psutil
 import pytest
 from tests.step_records import step_records
 from tests.stores import opened
@@ -42,30 +43,10 @@ def wait_for(condition, process, seconds=900):
     return found
 
 
-def children_of(process):
-    """Ids of all processes under it."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    state, parent = file.read().rsplit(")", 1)[1].split()[:2]
-            except OSError:
-                continue
-            if state != "Z":
-                parents[int(entry)] = int(parent)
-    found, new = set(), {process.pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
-
-
-def alive(number):
+def alive(process):
     try:
-        with open(f"/proc/{number}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -89,7 +70,7 @@ async def test_sft_learns_and_goes_on_after_a_kill_in_its_second_training(learn,
     process = learn.start("sft", **SFT)
     try:
         wait_for(lambda: "'loss'" in text(folder / "run/logs/train-0002.log"), process)
-        family = children_of(process)
+        family = psutil.Process(process.pid).children(recursive=True)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -20,16 +20,7 @@ SPECIAL_TOKENS = ["<pad>", "<|im_start|>", "<|im_end|>"]
 
 
 def make_tiny_model(folder: str | Path, *, seed: int = 0, max_tokens: int = 1024) -> Path:
-    """Write a random Llama model and a tokenizer with a chat template into ``folder``.
-
-    Args:
-        folder: Made if it is not there.
-        seed: Of the weights; the same seed gives the same weights.
-        max_tokens: The longest sequence of prompt and response.
-
-    Returns:
-        The folder, for ``model.path`` of verl and ``from_pretrained`` of transformers.
-    """
+    """Write a random Llama model and a tokenizer with a chat template into ``folder``."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

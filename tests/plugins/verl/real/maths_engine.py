@@ -84,8 +84,7 @@ class Batch:
             self.masks.insert(place, [0])
             rewards.insert(place, 0.0)
         self.padding = [key.startswith("pad") for key in self.keys]
-        self.prompts: list[list[int]] = []
-        self.responses: list[list[int]] = []
+        self.prompts, self.responses = [], []
         for mask in self.masks:
             size = int(torch.randint(2, 9, (1,), generator=generator))
             self.prompts.append(torch.randint(4, 90, (size,), generator=generator).tolist())
@@ -106,9 +105,7 @@ class Batch:
         self.rollouts = trajectories(self.keys, self.padding, self.mask_BL)
         with row_context(RowContext(self.rollouts, scores_BL)):
             self.advantages_BL, _ = estimate("grpo", scores_BL, self.mask_BL, {})
-        self.old_BL = torch.zeros(self.mask_BL.shape)
-        self.reference_BL = torch.zeros(self.mask_BL.shape)
-        self.values_BL = torch.zeros(self.mask_BL.shape)
+        self.old_BL, self.reference_BL, self.values_BL = torch.zeros(3, *self.mask_BL.shape)
         self.part: slice | None = None
 
     def nested(self, values: Any, dtype: Any = torch.float32) -> Any:
@@ -130,19 +127,14 @@ class Batch:
 
     def data(self, mean: str, importance: bool) -> TensorDict:
         whole = [p + r for p, r in zip(self.prompts, self.responses, strict=True)]
-        fields = {
-            "prompts": self.nested(self.prompts, torch.int64),
-            "responses": self.nested(self.responses, torch.int64),
-            "input_ids": self.nested(whole, torch.int64),
-            "position_ids": self.nested([list(range(len(x))) for x in whole], torch.int64),
-            "response_mask": self.nested(self.masks, torch.int64),
-            "loss_mask": self.nested(self.masks, torch.int64),
-            "old_log_probs": self.nested(self.old_BL),
-            "ref_log_prob": self.nested(self.reference_BL),
-            "advantages": self.nested(self.advantages_BL),
-            "values": self.nested(self.values_BL),
-            "returns": self.nested(self.returns_BL),
-        }
+        places = [list(range(len(x))) for x in whole]
+        numbers = {"prompts": self.prompts, "responses": self.responses, "input_ids": whole}
+        numbers |= {"position_ids": places, "response_mask": self.masks, "loss_mask": self.masks}
+        values = {"old_log_probs": self.old_BL, "ref_log_prob": self.reference_BL}
+        values |= {"advantages": self.advantages_BL, "values": self.values_BL}
+        fields = {name: self.nested(one, torch.int64) for name, one in numbers.items()}
+        fields |= {name: self.nested(one) for name, one in values.items()}
+        fields["returns"] = self.nested(self.returns_BL)
         if importance:
             fields["rollout_is_weights"] = self.nested(self.importance_BL)
         if mean != "verl":
@@ -231,25 +223,21 @@ def per_token(mode: str, logp: torch.Tensor, old: torch.Tensor, advantage: torch
 
 def worker(folder: str, kind: str) -> TrainingWorker:
     mixed = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    made = TrainingWorker(
-        TrainingWorkerConfig(
-            model_type=kind,
-            model_config=HFModelConfig(
-                path=folder, use_remove_padding=False, enable_gradient_checkpointing=False,
-                override_config={"attn_implementation": "sdpa"},
-            ),
-            engine_config=FSDPEngineConfig(
-                strategy="fsdp2", use_torch_compile=False, mixed_precision=mixed,
-                model_dtype="fp32", micro_batch_size_per_gpu=4, infer_micro_batch_size_per_gpu=4,
-                use_dynamic_bsz=False, max_token_len_per_gpu=40, infer_max_token_len_per_gpu=40,
-            ),
-            optimizer_config=FSDPOptimizerConfig(
-                lr=1.0, optimizer="SGD", weight_decay=0.0, clip_grad=1e9,
-                total_training_steps=100, lr_warmup_steps=0,
-            ),
-            checkpoint_config=None,
-        )
-    )  # fmt: skip
+    plain = {"use_remove_padding": False, "enable_gradient_checkpointing": False}
+    engine = {"strategy": "fsdp2", "use_torch_compile": False, "mixed_precision": mixed}
+    engine |= {"micro_batch_size_per_gpu": 4, "infer_micro_batch_size_per_gpu": 4}
+    engine |= {"max_token_len_per_gpu": 40, "infer_max_token_len_per_gpu": 40}
+    optimizer = {"lr": 1.0, "optimizer": "SGD", "weight_decay": 0.0, "clip_grad": 1e9}
+    optimizer |= {"total_training_steps": 100, "lr_warmup_steps": 0}
+    attention = {"attn_implementation": "sdpa"}
+    config = TrainingWorkerConfig(
+        model_type=kind,
+        model_config=HFModelConfig(path=folder, override_config=attention, **plain),
+        engine_config=FSDPEngineConfig(use_dynamic_bsz=False, model_dtype="fp32", **engine),
+        optimizer_config=FSDPOptimizerConfig(**optimizer),
+        checkpoint_config=None,
+    )
+    made = TrainingWorker(config)
     made.reset()
     return made
 

@@ -60,13 +60,10 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None, **options: Any):
-    """Run ``train.py`` to its end.
+    """Run ``train.py`` to its end; what an earlier run in its folder wrote is not returned.
 
-    Args:
-        out: The run's folder; what an earlier run in it wrote is not returned.
-        timeout: Seconds; most of a run is imports, and the machine may be busy.
-        runner_python: An interpreter of another environment, where the only runner then is.
-        **options: Those of ``train.Options``.
+    ``options`` are those of ``train.Options``; the only runner is that of ``runner_python``, an
+    interpreter of another environment, if it is given.
     """
     options["out"] = str(out)
     if runner_python:
@@ -94,15 +91,10 @@ def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None,
     left = end_all(mark)
     text = log.read_text(errors="replace")
     summary = out / "summary.json"
-    return Ended(
-        code=code,
-        seconds=seconds,
-        # A run that goes on writes the file anew, with what it keeps of the lines before.
-        metrics=[line for line in _lines(file) if line not in before],
-        summary=json.loads(summary.read_text()) if summary.exists() else {},
-        left=left,
-        log=text,
-    )
+    found = json.loads(summary.read_text()) if summary.exists() else {}
+    # A run that goes on writes the file anew, with what it keeps of the lines before.
+    metrics = [line for line in _lines(file) if line not in before]
+    return Ended(code, seconds, metrics, summary=found, left=left, log=text)
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -147,13 +139,9 @@ def end_all(mark: str) -> list[str]:
 
 
 def check(ended: Ended, steps: list[int], *, learning: int | None = None) -> None:
-    """What holds of every run.
+    """What holds of every run; ``learning`` steps from the first have a gradient, or all.
 
-    Args:
-        ended: The run.
-        steps: Those that it was to take.
-        learning: So many of them, from the first, must have had a gradient; None: all. When every
-            rollout has the best reward, there is none.
+    When every rollout has the best reward, there is none.
     """
     assert ended.code == 0, ended.log[-4000:]
     assert ended.left == [], "processes outlived the run"

@@ -46,16 +46,7 @@ class Sampling:
 
     @classmethod
     def parse(cls, params: dict[str, Any], default_max_tokens: int, room: int) -> "Sampling":
-        """Read verl's sampling parameters, which are vLLM's with two names for the length.
-
-        Args:
-            params: As given to ``LLMServerClient.generate``.
-            default_max_tokens: When ``params`` has no length.
-            room: Tokens that the model can still take.
-
-        Raises:
-            ValueError: A parameter is unknown or not implemented, or there is no room.
-        """
+        """Read verl's sampling parameters, which are vLLM's with two names for the length."""
         given = {name: value for name, value in params.items() if value is not None}
         for name, neutral in NEUTRAL.items():
             if name in given and given.pop(name) not in neutral:
@@ -84,11 +75,8 @@ class Sampling:
 def sample_token(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator | None):
     """One token, and its log-probability under what it was drawn from.
 
-    Args:
-        logits_V: Over the vocabulary.
-        sampling: Temperature, ``top_k`` and ``top_p`` apply in this order. At temperature 0 the
-            likeliest token is taken, with its log-probability at temperature 1.
-        generator: None for torch's own.
+    Temperature, ``top_k`` and ``top_p`` apply in this order. At temperature 0 the likeliest token
+    is taken, with its log-probability at temperature 1.
     """
     if not sampling.temperature:
         logp_V = torch.log_softmax(logits_V, -1)
@@ -128,13 +116,7 @@ class Sampled:
 
 
 class InferenceServer:
-    """The server; verl reaches it as a Ray actor, tests can call it as it is.
-
-    Args:
-        model_path: A folder of transformers.
-        response_length: The most new tokens when a call names no number.
-        max_model_len: The longest sequence; None takes the model's.
-    """
+    """The server; verl reaches it as a Ray actor, tests can call it as it is."""
 
     def __init__(self, model_path: str, *, response_length: int, max_model_len: int | None = None):
         from transformers import AutoModelForCausalLM
@@ -165,12 +147,7 @@ class InferenceServer:
         video_data: Any = None,
         **other: Any,
     ) -> Sampled:
-        """Sample a response.
-
-        Raises:
-            ValueError: The prompt or a parameter cannot be served.
-            RuntimeError: The server sleeps.
-        """
+        """Sample a response."""
         unknown = [name for name, value in other.items() if value is not None]
         if image_data is not None or video_data is not None or unknown:
             raise ValueError(
@@ -181,10 +158,7 @@ class InferenceServer:
             sampling_params, self.response_length, self.max_model_len - len(prompt_ids)
         )
         if not self._open.is_set() and self._rejecting:
-            return Sampled(
-                token_ids=[], log_probs=[], stop_reason="aborted",
-                extra_fields={"global_steps": self.version},
-            )  # fmt: skip
+            return Sampled([], [], "aborted", {"global_steps": self.version})
         await self._open.wait()
         if self.asleep:
             raise RuntimeError(
@@ -202,12 +176,8 @@ class InferenceServer:
             self._running -= 1
             if not self._running:
                 self._idle.set()
-        return Sampled(
-            token_ids=tokens,
-            log_probs=logprobs if sampling.logprobs else None,
-            stop_reason=reason,
-            extra_fields={"global_steps": version},
-        )
+        given = logprobs if sampling.logprobs else None
+        return Sampled(tokens, given, reason, {"global_steps": version})
 
     @torch.no_grad()
     def _sample(self, prompt_ids: list[int], sampling: Sampling):
@@ -235,12 +205,7 @@ class InferenceServer:
         return tokens, logprobs, "completed"
 
     async def set_weights(self, state: dict[str, torch.Tensor], version: int | None) -> None:
-        """Take new weights.
-
-        Raises:
-            RuntimeError: Some are missing or unknown, or calls are in flight, which would go on
-                with other weights than they began with.
-        """
+        """Take new weights; calls in flight would go on with others than they began with."""
         if self._running:
             raise RuntimeError(f"weights of version {version}: {self._running} calls are in flight")
         with self._lock:
