@@ -1,7 +1,7 @@
 """The scripts of ``examples/apo`` against a scripted model."""
 
 import asyncio
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -27,12 +27,9 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture(scope="module")
 def room_selector() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("room_selector", EXAMPLE / "room_selector.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLE)
+        return importlib.import_module("room_selector")
 
 
 def test_tasks_are_labelled_by_the_rule_that_the_example_states(room_selector) -> None:
@@ -69,11 +66,8 @@ def scripted(seen: list[str]) -> Any:
         if messages[-1]["role"] != "tool":
             arguments = {"date": found[1], "time": found[2], "duration_min": int(found[3])}
             call = {"name": "get_rooms_and_availability", "arguments": json.dumps(arguments)}
-            return {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"id": "call-1", "type": "function", "function": call}],
-            }
+            calls = [{"id": "call-1", "type": "function", "function": call}]
+            return {"role": "assistant", "content": None, "tool_calls": calls}
         fitting = [
             room["id"]
             for room in json.loads(messages[-1]["content"])
@@ -183,13 +177,10 @@ def test_debug_script_dry_runs_the_trainer(llm, tmp_path) -> None:
 
 def test_prompts_are_proposed_from_recorded_attempts_alone(tmp_path: Path) -> None:
     said = [("Answer the guest.", 0.2), ("Answer the guest kindly.", 0.6), ("Go away.", None)]
-    lines = [
-        {
-            "messages": [{"role": "system", "content": prompt}, {"role": "user", "content": "Hi"}],
-            "reward": reward,
-        }
-        for prompt, reward in said
-    ]
+    lines = []
+    for prompt, reward in said:
+        system = {"role": "system", "content": prompt}
+        lines.append({"messages": [system, {"role": "user", "content": "Hi"}], "reward": reward})
     file = tmp_path / "messages.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -16,15 +16,18 @@ from agl_testing.echo_llm import EchoLLM
 
 from .conftest import scrape, until
 
+STORE = ("store", "--port", "0", "--backend", "memory")
 
-async def test_agl_store_shows_the_metrics_of_both_trackers(start, tmp_path) -> None:
-    process = start(
-        *("store", "--port", "0", "--backend", "memory"),
-        *("--tracker", "prometheus", "--tracker", "console"),
-    )
-    client = LightningStoreClient(process.url)
+
+async def enqueue(store) -> None:
+    client = LightningStoreClient(store.url)
     await client.enqueue_rollout(input=1)
     await client.close()
+
+
+async def test_agl_store_shows_the_metrics_of_both_trackers(start, tmp_path) -> None:
+    process = start(*STORE, "--tracker", "prometheus", "--tracker", "console")
+    await enqueue(process)
     address, token = without_token(process.url)
     samples = await scrape(f"{address}/v1/prometheus", token)
     assert samples.value("agl_store_total", method="enqueue_many_rollouts", status="OK") == 1
@@ -35,10 +38,8 @@ async def test_agl_store_shows_the_metrics_of_both_trackers(start, tmp_path) -> 
 
 async def test_a_gateway_shows_its_requests(start) -> None:
     with EchoLLM() as llm:
-        process = start(
-            *("gateway", "--port", "0", "--open", "--model", f"echo={llm.url}"),
-            *("--tracker", "prometheus"),
-        )
+        model = ("--model", f"echo={llm.url}", "--tracker", "prometheus")
+        process = start("gateway", "--port", "0", "--open", *model)
         body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
         async with aiohttp.ClientSession() as http:
             for url, status in (("/chat/completions", 200), ("/nothing", 404)):
@@ -58,14 +59,9 @@ async def test_a_gateway_shows_its_requests(start) -> None:
 
 async def test_agl_prometheus_shows_all_processes_and_a_store(start, tmp_path) -> None:
     shared = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    stores = [
-        start("store", "--port", "0", "--backend", "memory", "--tracker", "prometheus", env=shared)
-        for _ in range(2)
-    ]
+    stores = [start(*STORE, "--tracker", "prometheus", env=shared) for _ in range(2)]
     for store in stores:
-        client = LightningStoreClient(store.url)
-        await client.enqueue_rollout(input=1)
-        await client.close()
+        await enqueue(store)
     exporter = start("prometheus", "--port", "0", "--store", stores[0].url, env=shared)
     assert exporter.url.endswith("/v1/prometheus")
     samples = await scrape(exporter.url)
@@ -85,7 +81,7 @@ async def test_agl_prometheus_shows_all_processes_and_a_store(start, tmp_path) -
 async def test_agl_prometheus_asks_for_the_stores_token_or_a_reader_s(start) -> None:
     secret = "a-long-secret-of-the-store"
     env = os.environ | {"AGL_SERVER_TOKEN": secret}
-    store = start("store", "--port", "0", "--backend", "memory", env=env)
+    store = start(*STORE, env=env)
     exporter = start(
         *("prometheus", "--port", "0", "--metrics-path", "/m", "--access-log"),
         *("--store", store.url.replace("//", f"//agl:{secret}@")),
@@ -94,9 +90,9 @@ async def test_agl_prometheus_asks_for_the_stores_token_or_a_reader_s(start) -> 
     samples = await scrape(exporter.url, secret)
     assert samples.value("agl_store_up") == 1
     async with aiohttp.ClientSession() as http:
-        for headers, status in (({}, 401), ({"Authorization": "Bearer wrong"}, 401)):
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
             async with http.get(exporter.url, headers=headers) as response:
-                assert response.status == status
+                assert response.status == 401
         async with http.get(exporter.url.replace("/m", "/health")) as response:
             assert response.status == 200
     code, output = exporter.end()

@@ -33,23 +33,15 @@ async def client(service, tokenizer):
 
 
 async def test_answers_have_the_tokens_that_were_sampled(client, tokenizer):
-    answer = await client.chat.completions.create(
-        model="policy",
-        messages=MESSAGES,
-        n=3,
-        max_tokens=4,
-        logprobs=True,
-        extra_body={"return_token_ids": True},
-    )
-    assert answer.prompt_token_ids == tokenizer.convert_tokens_to_ids(
-        ["<user>", "one", "two", "<end>", "<agent>"]
-    )
+    asked = {"max_tokens": 4, "logprobs": True, "extra_body": {"return_token_ids": True}}
+    answer = await client.chat.completions.create(model="policy", messages=MESSAGES, n=3, **asked)
+    words = ["<user>", "one", "two", "<end>", "<agent>"]
+    assert answer.prompt_token_ids == tokenizer.convert_tokens_to_ids(words)
     assert answer.model_version == "3"
     assert len(answer.choices) == 3
     for choice in answer.choices:
-        assert choice.message.content == tokenizer.decode(
-            choice.token_ids, skip_special_tokens=True
-        )
+        text = tokenizer.decode(choice.token_ids, skip_special_tokens=True)
+        assert choice.message.content == text
         assert len(choice.logprobs.content) == len(choice.token_ids)
         assert all(one.logprob < 0 for one in choice.logprobs.content)
         ended = choice.token_ids[-1] == tokenizer.eos_token_id

@@ -1,5 +1,6 @@
 """What memory a step takes: layers computed again, 16 bits, and an estimate before the start."""
 
+import contextlib
 import dataclasses
 import os
 from pathlib import Path
@@ -28,7 +29,7 @@ def estimate(options, model, *others):
 LONG = torch.tensor([[1, *[4, 7, 5] * 10, 3, 2]])
 
 
-def kept_bytes(model, *sparing):
+def kept_bytes(model, sparing=contextlib.nullcontext()):  # noqa: B008
     """What a pass keeps for its gradients besides the weights, by the tensors themselves."""
     weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
     kept = {}
@@ -39,13 +40,9 @@ def kept_bytes(model, *sparing):
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        for context in sparing:
-            with context:
-                return_value = model(LONG, use_cache=False).logits.sum()
-        if not sparing:
-            return_value = model(LONG, use_cache=False).logits.sum()
-    return return_value, sum(kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), sparing:
+        total = model(LONG, use_cache=False).logits.sum()
+    return total, sum(kept.values())
 
 
 def test_layers_that_are_computed_again_keep_less_and_have_the_same_gradients():
@@ -187,8 +184,7 @@ def test_an_estimate_by_hand():
 def test_activations_are_estimated_about_as_large_as_they_are(sparing):
     model = build_model()
     tokens = LONG.shape[1]
-    contexts = [checkpoint_layers(model)] if sparing else []
-    _, kept = kept_bytes(model, *contexts)
+    _, kept = kept_bytes(model, *([checkpoint_layers(model)] if sparing else []))
     memory = {"microbatch_tokens": tokens, "gradient_checkpointing": sparing}
     options = agl.GRPO(model="none", memory=memory)
     parts = estimate(options, model)
