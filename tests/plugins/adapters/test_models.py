@@ -6,6 +6,8 @@ from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
 from agl_records.training_data import TrainedModel
 
+from .test_truncated import change
+
 POLICY, ECHO = TrainedModel(name="policy"), TrainedModel(name="echo")
 OWN_REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 1.0}
 
@@ -41,9 +43,8 @@ def test_a_reward_on_the_agents_own_span_makes_no_call_a_judges(trace, credit, m
     (row,) = result.rows
     assert (row.token_ids, row.reward) == ([1, 2], 1.0 if credit == "final" else 2.0)
     assert result.ledger.reasons() == {"judge": 1}
-    assert result.ledger.reasons("reward") == (
-        {"superseded_reward": 1} if credit == "final" else {}
-    )
+    unused = {"superseded_reward": 1} if credit == "final" else {}
+    assert result.ledger.reasons("reward") == unused
 
 
 def test_a_span_whose_output_is_the_reward_is_a_judges_also_around_all_calls(trace) -> None:
@@ -57,9 +58,8 @@ def test_a_span_whose_output_is_the_reward_is_a_judges_also_around_all_calls(tra
 def test_a_call_that_names_no_model_is_not_the_trained_ones(trace) -> None:
     span = trace.gateway([1], [2])
     trace.reward(1.0)
-    trace.spans[0] = span.model_copy(
-        update={"attributes": {k: v for k, v in span.attributes.items() if "model" not in k}}
-    )
+    unnamed = {k: v for k, v in span.attributes.items() if "model" not in k}
+    trace.spans[0] = span.model_copy(update={"attributes": unnamed})
     assert TraceToRows().adapt(trace.spans).rows
     result = TraceToRows().adapt(trace.spans, model=POLICY)
     assert result.ledger.reasons() == {"other_model": 1}
@@ -78,9 +78,8 @@ def test_a_provider_before_the_name_is_no_other_model(trace, given: str) -> None
 
 def test_what_a_gateway_served_is_the_trained_model_by_its_whole_name_only(trace) -> None:
     trace.gateway([1], [2], response_id="r1")
-    judge = trace.gateway([1], [3], response_id="r2")
-    named = {**judge.attributes, "gen_ai.request.model": "acme/echo"}
-    trace.spans[-1] = judge.model_copy(update={"attributes": named})
+    trace.gateway([1], [3], response_id="r2")
+    change(trace, REQUEST_MODEL="acme/echo")
     trace.reward(1.0)
     result = TraceToRows().adapt(trace.spans, model=ECHO)
     assert [row.token_ids for row in result.rows] == [[1, 2]]
@@ -91,10 +90,8 @@ def test_what_a_gateway_served_is_the_trained_model_by_its_whole_name_only(trace
 @pytest.mark.parametrize(("served", "is_trained"), [("echo", True), ("acme/echo", False)])
 def test_the_gateways_name_counts_where_the_client_recorded_the_call_too(trace, served, is_trained):
     # The client's record is kept, as it alone has the tokens.
-    span = trace.gateway(response_id="r1")
-    trace.spans[0] = span.model_copy(
-        update={"attributes": {**span.attributes, "gen_ai.request.model": served}}
-    )
+    trace.gateway(response_id="r1")
+    change(trace, REQUEST_MODEL=served)
     tokens = {"prompt_token_ids": [1], "response_token_ids": [2]}
     trace.flat("r1", extra={"gen_ai.request.model": "acme/echo", **tokens})
     (call,) = model_calls(trace.spans)

@@ -26,9 +26,8 @@ def test_capital_is_the_mean_of_what_each_bet_made() -> None:
     expected = sum((1 + bet) ** 2 for bet in BETS) / len(BETS)
     assert math.exp(log_capital([1.0, 1.0], 0.0)) == pytest.approx(expected)
     # One of 0.5 against a mean of 0.25: the return is (0.5 - 0.25) / 1.25 = 0.2 of each bet.
-    assert math.exp(log_capital([0.5], 0.25)) == pytest.approx(
-        sum(1 + 0.2 * bet for bet in BETS) / len(BETS)
-    )
+    expected = sum(1 + 0.2 * bet for bet in BETS) / len(BETS)
+    assert math.exp(log_capital([0.5], 0.25)) == pytest.approx(expected)
 
 
 def test_bound_is_where_the_capital_reaches_one_over_alpha() -> None:
@@ -37,9 +36,8 @@ def test_bound_is_where_the_capital_reaches_one_over_alpha() -> None:
     assert 0 < low < 0.75
     assert log_capital(differences, low) == pytest.approx(math.log(40), abs=0.02)
     assert lower_bound([], 0.05) == -1.0
-    assert bounds([-x for x in differences], 0.05) == pytest.approx(
-        (-bounds(differences, 0.05)[1], -bounds(differences, 0.05)[0])
-    )
+    least, most = bounds(differences, 0.05)
+    assert bounds([-x for x in differences], 0.05) == pytest.approx((-most, -least))
 
 
 def test_order_of_the_differences_does_not_matter() -> None:
@@ -71,13 +69,9 @@ def test_plan_grows_as_the_gain_shrinks_and_never_below_a_perfect_outcome() -> N
 
 
 class Played(Evaluator):
-    """Plays its evaluations itself, without a store.
+    """Plays its evaluations itself, without a store; of ``failing`` tasks they fail.
 
-    Args:
-        draw: Makes a task: the chances of the old and of the new prompt to get a reward of 1.
-        num_tasks: Held-out ones, drawn from that population.
-        seed: Of tasks and rewards.
-        failing: Candidate -> tasks of which its evaluations fail.
+    ``draw`` makes a task: the chances of the old and of the new prompt to get a reward of 1.
     """
 
     def __init__(self, draw, num_tasks, seed, failing=None):
@@ -199,12 +193,8 @@ def test_too_few_held_out_tasks_are_refused_with_the_number_that_would_do() -> N
 def test_tasks_are_repeated_only_where_there_are_too_few_for_the_plan() -> None:
     # A gain of 0.25 takes 71 pairs, 80 at half of 5 %: 80/200, 80/60, 80/40 and 80/20 passes.
     rule = Rule()
-    assert [(rule.passes(n), rule.pairs(n)) for n in (200, 60, 40, 20)] == [
-        (1, 71),
-        (1, 60),
-        (2, 80),
-        (3, 60),
-    ]
+    found = [(rule.passes(n), rule.pairs(n)) for n in (200, 60, 40, 20)]
+    assert found == [(1, 71), (1, 60), (2, 80), (3, 60)]
 
 
 def test_value_and_doubt_of_a_race_are_those_of_the_formula() -> None:

@@ -27,14 +27,9 @@ def azure():
 @pytest.fixture
 def defaults(azure, tmp_path):
     """Options of an ``AzureSFT`` for the local Azure, but for the login."""
-    return {
-        **azure.options(),
-        "iterations": 1,
-        "rollouts_per_task": 24,
-        "min_reward": 1.0,
-        "run_dir": str(tmp_path / "run"),
-        "show_progress": False,
-    }
+    sizes = {"iterations": 1, "rollouts_per_task": 24, "min_reward": 1.0}
+    of_run = {"run_dir": str(tmp_path / "run"), "show_progress": False}
+    return {**azure.options(), **sizes, **of_run}
 
 
 @pytest.fixture

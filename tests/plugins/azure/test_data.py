@@ -29,14 +29,8 @@ def test_what_follows_the_last_trained_answer_is_not_paid_for():
 
 
 def test_a_line_has_only_what_azure_takes():
-    answer = {
-        "role": "assistant",
-        "content": None,
-        "refusal": None,
-        "annotations": [],
-        "reasoning_content": "hm",
-        "tool_calls": [CALL],
-    }
+    answer = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
+    answer |= {"reasoning_content": "hm", "tool_calls": [CALL]}
     example = example_of_chat(Chat([USER, answer], [1], [{"type": "function"}]))
     assert example == {
         "messages": [USER, {"role": "assistant", "tool_calls": [CALL]}],
