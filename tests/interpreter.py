@@ -4,6 +4,9 @@ import subprocess
 import sys
 from typing import Any
 
+AGL = ("-c", "from agl.cli import main; main()")
+"""Words that make a Python the command ``agl``."""
+
 
 def python(*words: object, **options: Any) -> "subprocess.CompletedProcess[str]":
     """``python *words`` to its end, its output captured as text."""

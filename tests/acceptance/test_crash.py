@@ -2,12 +2,12 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.interpreter import python
 
 import agl
 
@@ -17,8 +17,6 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "crash.py"
 @pytest.fixture
 def crash(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("crash", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "crash", module)  # its dataclasses look themselves up
     spec.loader.exec_module(module)
@@ -29,11 +27,7 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", ["server", "runner"])
 def test_kill_at_any_moment_loses_nothing_and_finishes_nothing_twice(part: str) -> None:
-    done = subprocess.run(
-        [sys.executable, PROGRAM, "--kills", "4", "--part", part, "--seed", "7", "--json"],
-        capture_output=True,
-        text=True,
-    )
+    done = python(PROGRAM, "--kills", "4", "--part", part, "--seed", "7", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)
     assert result["kills"] == 4
@@ -59,9 +53,7 @@ async def test_lost_writes_are_counted(crash: ModuleType, tmp_path: Path) -> Non
     assert not crash.is_good(result)
 
 
-async def test_rollout_that_was_finished_twice_is_counted(
-    crash: ModuleType, tmp_path: Path
-) -> None:
+async def test_rollout_that_was_finished_twice_is_counted(crash, tmp_path) -> None:
     config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
     async with crash.opened(tmp_path / "store.db") as store:
         first = await store.start_rollout(1, config=config)
@@ -76,9 +68,7 @@ async def test_rollout_that_was_finished_twice_is_counted(
     assert not crash.is_good(result)
 
 
-def test_torn_last_line_of_a_killed_runner_was_not_acknowledged(
-    crash: ModuleType, tmp_path: Path
-) -> None:
+def test_torn_last_line_of_a_killed_runner_was_not_acknowledged(crash, tmp_path) -> None:
     file = tmp_path / "runner.jsonl"
     file.write_text('["span", "ro", "at", "sp", "mark"]\n["finish", "ro", "at"]\n["span", "r')
     ledger = crash.Ledger()

@@ -9,6 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 
 from agl.errors import install_line
 
@@ -33,9 +34,7 @@ OF_ALGORITHMS = {
         ("agl-core", {"agl-core"}, "store memory"),
     ],
 )
-def test_one_line_installs_a_package_with_all_that_it_needs(
-    package: str, ours: set[str], works: str, tmp_path: Path
-) -> None:
+def test_one_line_installs_a_package_with_all_that_it_needs(package, ours, works, tmp_path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
@@ -59,9 +58,7 @@ def test_one_line_installs_a_package_with_all_that_it_needs(
 
 
 def install(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, CLONE / "install.py", *arguments], capture_output=True, text=True
-    )
+    return python(CLONE / "install.py", *arguments)
 
 
 def test_a_name_that_the_clone_does_not_have_is_refused_with_those_that_it_has() -> None:

@@ -5,13 +5,12 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests import fork_server
+from tests.interpreter import python
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -82,10 +81,12 @@ def test_agents_run_in_runners_that_are_threads(example, monkeypatch) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(1000)
 def test_quickstart_raises_the_held_out_reward_significantly(tmp_path) -> None:
-    run = subprocess.run(
-        [sys.executable, EXAMPLE / "quickstart.py", "--steps", str(STEPS), "--out", tmp_path],
-        capture_output=True,
-        text=True,
+    run = python(
+        EXAMPLE / "quickstart.py",
+        "--steps",
+        STEPS,
+        "--out",
+        tmp_path,
         timeout=900,
         env={**os.environ, "COLUMNS": "200"},
     )

@@ -84,7 +84,6 @@ def test_plugin_trains_by_its_name_in_a_config(clean: Path, project: Path) -> No
     async def latest() -> PromptTemplate:
         async with opened(project / "out" / "store.db") as store:
             update = await store.get_latest_resources()
-            assert update is not None
             prompt = update.resources["prompt"]
             assert isinstance(prompt, PromptTemplate)
             return prompt

@@ -175,21 +175,10 @@ def patches_the_runner(task: Any, rollout: Any) -> Any:
 
 Cheat = Callable[[Any, Any], Any]
 ALWAYS_REFUSED: list[Cheat] = [
-    lies,
-    equals_everything,
-    reads_its_task,
-    reads_its_rollout,
-    rewrites_its_task,
-    patches_a_module,
-    patches_a_builtin,
-    patches_the_scorer,
-    replaces_the_grader,
-    sets_a_variable,
-    writes_a_reward_file,
-    leaves_a_module,
-    leaves_something_for_the_end,
-    emits_its_reward,
-    emits_a_grade,
+    *(lies, equals_everything, reads_its_task, reads_its_rollout, rewrites_its_task),
+    *(patches_a_module, patches_a_builtin, patches_the_scorer, replaces_the_grader),
+    *(sets_a_variable, writes_a_reward_file, leaves_a_module, leaves_something_for_the_end),
+    *(emits_its_reward, emits_a_grade),
 ]
 NEED_A_WALL: list[Cheat] = [searches_the_memory, asks_the_store, patches_the_runner]
 CHEATS = {
@@ -231,9 +220,7 @@ def run_all(strategy: str, isolation: str, names: list[str]) -> dict[str, float 
 
     port = {"server_port": 0} if strategy == "cs" else {}
     trainer = agl.Trainer(
-        algorithm=algorithm,
-        strategy={"type": strategy, **port},
-        runner={"isolation": isolation},
+        algorithm=algorithm, strategy={"type": strategy, **port}, runner={"isolation": isolation}
     )
     trainer.fit(cheats)
     return rewards

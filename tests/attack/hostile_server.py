@@ -73,12 +73,8 @@ async def main(file: Path) -> None:
     backend.start()
     entry = {"model": "hosted_vllm/m", "api_base": f"{backend.url}/v1", "api_key": "k"}
     forced = {"all": {"temperature": 0.5, "top_p": None, "max_tokens": 3}}
-    proxy = LLMProxy(
-        port=0,
-        store=store,
-        model_list=[{"model_name": "m", "litellm_params": entry, "forced_parameters": forced}],
-        num_retries=0,
-    )
+    served = {"model_name": "m", "litellm_params": entry, "forced_parameters": forced}
+    proxy = LLMProxy(port=0, store=store, model_list=[served], num_retries=0)
     await proxy.start()
     said = {"store": server.address, "gateway": proxy.address.url(), "key": proxy.api_key}
     said |= {"span": span.model_dump(mode="json"), "attempts": attempts}

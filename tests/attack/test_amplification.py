@@ -25,9 +25,7 @@ async def http() -> AsyncGenerator[aiohttp.ClientSession]:
     await server.close()
 
 
-async def post(
-    http: aiohttp.ClientSession, path: str, body: bytes, kind: str = "application/json"
-) -> tuple[int, Any]:
+async def post(http, path, body, kind="application/json") -> tuple[int, Any]:
     headers = {"Content-Type": kind} if kind else {}
     skipped = [] if kind else ["Content-Type"]
     async with http.post(
@@ -56,9 +54,7 @@ FIELDS = b"{" + b",".join(b'"k%d":1' % number for number in range(COUNT)) + b"}"
     ],
     ids=["spans", "turn", "rollouts", "fields", "inner fields", "ids", "resources", "a union"],
 )
-async def test_large_bodies_are_told_their_first_error(
-    http: aiohttp.ClientSession, path: str, body: bytes, kind: str
-) -> None:
+async def test_large_bodies_are_told_their_first_error(http, path, body, kind) -> None:
     status, said = await post(http, path, body, kind)
     assert status == (422 if kind else 415)
     assert len(said["detail"]) < 1000

@@ -72,9 +72,7 @@ def leave_a_log(path: Path) -> None:
 
 
 @another_user
-async def test_a_store_that_an_older_version_left_open_is_closed_to_others(
-    shared_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_store_that_an_older_version_left_open_is_closed_to_others(shared_folder, caplog):
     path = shared_folder / "agl.db"
     leave_a_log(path)
     files = [path, *(path.with_name(f"agl.db-{end}") for end in ("wal", "shm"))]
@@ -87,7 +85,6 @@ async def test_a_store_that_an_older_version_left_open_is_closed_to_others(
     assert not any(map(others_read, files))
     assert [mode(file) for file in files] == [0o600] * 3
     resources = await store.get_latest_resources()
-    assert resources is not None
     assert isinstance(resources.resources["llm"], LLM)
     await store.close()
     await SqliteLightningStore(path).close()

@@ -49,9 +49,7 @@ async def test_claims_that_wait_keep_no_work_from_others(server: agl.LightningSt
     await client.close()
 
 
-async def test_a_path_writes_no_line_into_the_log(
-    server: agl.LightningStoreServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_path_writes_no_line_into_the_log(server, caplog) -> None:
     caplog.set_level(logging.DEBUG, logger="agl.http")
     client = agl.LightningStoreClient(server.endpoint)
     assert await client.get_rollout_by_id("a\nERROR agl: the store is damaged") is None

@@ -4,7 +4,6 @@ Each attack has a twin that shows that it works where the defence is off.
 """
 
 import time
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -67,9 +66,7 @@ async def test_otlp_adds_spans_to_no_attempt_but_the_tokens(open: bool) -> None:
 
 
 @BOTH
-async def test_a_turn_that_is_repeated_with_another_token_claims_nothing_of_the_first(
-    open: bool,
-) -> None:
+async def test_a_turn_that_is_repeated_with_another_token_claims_nothing_of_the_first(open) -> None:
     async with serving(open=open) as bench:
         claim = {"claim": {"worker_id": "mine"}}
         claimed: list[list[str]] = []
@@ -89,9 +86,7 @@ async def test_a_turn_that_is_repeated_with_another_token_claims_nothing_of_the_
 @BOTH
 @pytest.mark.parametrize("path", ["turn", "queues/rollouts/dequeue"])
 @pytest.mark.parametrize("wait_seconds", [0.0, 0.1])
-async def test_a_claims_key_gives_nothing_of_it_to_another_token(
-    open: bool, path: str, wait_seconds: float
-) -> None:
+async def test_a_claims_key_gives_nothing_of_it_to_another_token(open, path, wait_seconds) -> None:
     async with serving(open=open) as bench:
         claim = {"worker_id": "mine", "key": "known", "wait_seconds": wait_seconds}
         one, other = [await issue_token(bench.store, "runner", seconds=60 * n) for n in (1, 2)]
@@ -120,9 +115,7 @@ async def test_a_known_span_id_suppresses_no_span_of_another_attempt() -> None:
 
 
 @pytest.mark.parametrize("writer", ["agent", "algorithm"])
-async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next(
-    writer: Any,
-) -> None:
+async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next(writer) -> None:
     """Nor by a number and a time beyond all others; only an algorithm is believed so late."""
     store = agl.InMemoryLightningStore()
     old = await store.start_rollout("task")
@@ -155,9 +148,7 @@ def test_a_restart_ends_the_tokens_of_a_server_without_one_of_the_users_and_no_o
     assert Tokens("a long random text").read(Tokens("a long random text").issue("runner"))
 
 
-def test_the_token_that_is_left_for_runners_is_its_users_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_that_is_left_for_runners_is_its_users_alone(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     slot = runner_tokens.slot_of_server("http://127.0.0.1:4747")
     slot.put("token")

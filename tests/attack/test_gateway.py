@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
 from agl_http.layers import JSON, send_whole
@@ -27,14 +28,10 @@ def elsewhere() -> Generator[EchoLLM]:
 
 
 async def proxy_of(api_base: str) -> Any:
-    entry = {"model": "hosted_vllm/m", "api_base": api_base, "api_key": "the provider's key"}
-    proxy = agl.LLMProxy(
-        port=0,
-        store=agl.InMemoryLightningStore(),
-        model_list=[{"model_name": "m", "litellm_params": entry}],
-        num_retries=0,
-        open=True,
-    )
+    model = entry("m", api_base)
+    model["litellm_params"]["api_key"] = "the provider's key"
+    store = agl.InMemoryLightningStore()
+    proxy = agl.LLMProxy(port=0, store=store, model_list=[model], num_retries=0, open=True)
     await proxy.start()
     return proxy
 
@@ -66,14 +63,7 @@ async def test_a_call_names_no_server(proxy: Any, elsewhere: EchoLLM) -> None:
         assert status == 404
     assert elsewhere.requests == []
     # Where the gateway is told to go there, it does.
-    proxy.update_model_list(
-        [
-            {
-                "model_name": "m",
-                "litellm_params": {"model": "hosted_vllm/m", "api_base": elsewhere.url},
-            }
-        ]
-    )
+    proxy.update_model_list([entry("m", elsewhere.url)])
     assert "led here" in (await post(url, {"model": "m", "messages": USER}))[1]
 
 
@@ -147,14 +137,9 @@ class Two:
 async def two(request: pytest.FixtureRequest) -> AsyncGenerator[tuple[Two, bool]]:
     with EchoLLM() as backend:
         store = agl.InMemoryLightningStore()
-        entry = {"model": "hosted_vllm/m", "api_base": backend.url}
-        proxy = agl.LLMProxy(
-            port=0,
-            store=store,
-            model_list=[{"model_name": "m", "litellm_params": entry}],
-            attempt_budget={"calls": 2},
-            open=request.param,
-        )
+        options = {"attempt_budget": {"calls": 2}, "open": request.param}
+        models = [entry("m", backend.url)]
+        proxy = agl.LLMProxy(port=0, store=store, model_list=models, **options)
         await proxy.start()
         own, other = [await store.start_rollout(name) for name in ("mine", "theirs")]
         yield Two(proxy, store, own, other), request.param
@@ -204,15 +189,12 @@ async def test_nobody_ends_the_calls_of_a_neighbour(two: tuple[Two, bool]) -> No
     assert status == (410 if is_open else 200)
 
 
-async def test_a_call_that_is_repeated_after_the_end_reaches_no_model(
-    two: tuple[Two, bool],
-) -> None:
+async def test_a_call_that_is_repeated_after_the_end_reaches_no_model(two) -> None:
     bench, _ = two
     url, token = bench.address(bench.own), bench.token(bench.own)
     assert await bench.call(url, token) == 200  # the same request, while it may
-    await bench.store.update_attempt(
-        bench.own.rollout_id, bench.own.attempt.attempt_id, status="succeeded"
-    )
+    ids = bench.own.rollout_id, bench.own.attempt.attempt_id
+    await bench.store.update_attempt(*ids, status="succeeded")
     await bench.call(f"{url.removesuffix('/v1/chat/completions')}/end", token)
     assert await bench.call(url, token) == 410
 

@@ -7,13 +7,12 @@ broken.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 from . import graded_cheats
 
@@ -25,14 +24,8 @@ def run(folder: Path, *arguments: str) -> Any:
     """What the script prints last, run in a folder of its own, as people run theirs."""
     shutil.copy(FOLDER / "graded_cheats.py", folder)
     environment = {name: v for name, v in os.environ.items() if not name.startswith("AGL_")}
-    done = subprocess.run(
-        [sys.executable, "graded_cheats.py", *arguments],
-        cwd=folder,
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    done = python("graded_cheats.py", *arguments, cwd=folder, env=environment, timeout=100)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[0])
 
@@ -66,9 +59,7 @@ def test_cheat_works_on_a_scorer_in_its_own_process(cheat: str, tmp_path: Path) 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("cheat", NEED_A_WALL)
-def test_agent_in_the_runners_process_reaches_what_only_a_wall_hides(
-    cheat: str, tmp_path: Path
-) -> None:
+def test_agent_in_the_runners_process_reaches_what_only_a_wall_hides(cheat, tmp_path) -> None:
     """Not wanted, and said in the guide: ``isolation: none`` is for agents that are trusted."""
     assert run(tmp_path, "cs", "none", cheat) == {cheat: 1.0}
 

@@ -6,8 +6,6 @@ Slow and endless requests are in ``test_browser.py``, floods of packed bodies in
 
 import json
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from tests.interpreter import started
 
 import agl
 from agl_server.routes import StoreRoutes
@@ -46,41 +45,28 @@ CHAT = {
         {"role": "tool", "tool_call_id": "c", "content": "a room"},
     ],
     "tools": [{"type": "function", "function": TOOL}],
-    "stream": False,
-    "max_tokens": 3,
-    "temperature": 0.5,
-    "n": 1,
-    "logprobs": True,
-    "return_token_ids": True,
+    **{"stream": False, "max_tokens": 3, "temperature": 0.5, "n": 1},
+    **{"logprobs": True, "return_token_ids": True},
 }
+USED = {"type": "tool_use", "id": "c", "name": "a", "input": {}}
 ANTHROPIC = {
-    "model": "m",
-    "max_tokens": 3,
-    "system": [{"type": "text", "text": "be kind"}],
     "messages": [
         USER,
-        {
-            "role": "assistant",
-            "content": [{"type": "tool_use", "id": "c", "name": "a", "input": {}}],
-        },
+        {"role": "assistant", "content": [USED]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "b"}]},
     ],
-    "tools": [{"name": "look", "input_schema": {"type": "object"}}],
-    "tool_choice": {"type": "auto"},
-    "stop_sequences": ["x"],
-    "stream": True,
+    **{"model": "m", "max_tokens": 3, "system": [{"type": "text", "text": "be kind"}]},
+    **{"tools": [{"name": "look", "input_schema": {"type": "object"}}], "stop_sequences": ["x"]},
+    **{"tool_choice": {"type": "auto"}, "stream": True},
 }
 RESPONSES = {
-    "model": "m",
-    "instructions": "be kind",
     "input": [
         {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
         {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "a room"},
     ],
-    "tools": [{"type": "function", **TOOL}],
-    "max_output_tokens": 3,
-    "stream": True,
+    **{"model": "m", "instructions": "be kind", "tools": [{"type": "function", **TOOL}]},
+    **{"max_output_tokens": 3, "stream": True},
 }
 COMPLETION = {"model": "m", "prompt": ["a", [1, 2]], "max_tokens": 3, "stream": False, "echo": True}
 DIALECTS = {
@@ -147,15 +133,7 @@ def servers(tmp_path: Path) -> Generator[Servers]:
     script = Path(__file__).with_name("hostile_server.py")
     log = tmp_path / "log"
     with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "agl.db")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
+        process = started(script, tmp_path / "agl.db", stderr=errors, text=True)
     said = process.stdout.readline()
     try:
         yield Servers(psutil.Process(process.pid), **json.loads(said or "{}"))
@@ -236,10 +214,7 @@ def limits(examples: int) -> settings:
     )
 
 
-EXAMPLES = [
-    300,
-    pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
-]
+EXAMPLES = [300, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)

@@ -62,10 +62,7 @@ async def post(http: aiohttp.ClientSession, body: bytes, **headers: str) -> tupl
     ("body", "why"),
     [
         (EMPTY * 2, "more than one member"),
-        (
-            EMPTY + gzip.compress(b"", mtime=0) * 1000,
-            "more than one member",
-        ),
+        (EMPTY + gzip.compress(b"", mtime=0) * 1000, "more than one member"),
         (EMPTY + b"\0", "more than one member"),
         (EMPTY[:-1], "ends early"),
         (b"", "ends early"),
@@ -74,18 +71,14 @@ async def post(http: aiohttp.ClientSession, body: bytes, **headers: str) -> tupl
     ],
     ids=["two", "many", "garbage", "truncated", "nothing", "wrong sum", "plain"],
 )
-async def test_a_body_is_one_whole_member_of_gzip(
-    http: aiohttp.ClientSession, body: bytes, why: str
-) -> None:
+async def test_a_body_is_one_whole_member_of_gzip(http, body, why) -> None:
     status, said = await post(http, body)
     assert (status, said["error_type"]) == (400, "InvalidBody")
     assert why in said["detail"]
     assert await post(http, gzip.compress(b"{}")) == (200, [])
 
 
-async def test_repetitions_wait_packed(
-    http: aiohttp.ClientSession, store: Noting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_repetitions_wait_packed(http, store, monkeypatch) -> None:
     unpacked: list[int] = []
     gunzip = layers.gunzip
 
@@ -106,9 +99,7 @@ async def test_repetitions_wait_packed(
     assert len(unpacked) == 1
 
 
-async def test_unpacked_bodies_together_have_a_limit(
-    http: aiohttp.ClientSession, store: Noting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unpacked_bodies_together_have_a_limit(http, store, monkeypatch) -> None:
     monkeypatch.setattr(layers, "MAX_UNPACKED_BYTES", 3 * MEBIBYTE)
     first = asyncio.create_task(post(http, bomb(2 * MEBIBYTE, wait_seconds=30)))
     await asyncio.to_thread(store.waiting.acquire)

@@ -4,8 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import click
 import pytest
 from opentelemetry import trace
+from tests.interpreter import AGL, python
 
 import agl
 from agl.cli import cli, main
@@ -110,14 +109,9 @@ def test_what_came_from_a_variable_is_hidden(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("url", "value", "password"),
-    [
-        ("http://user:${OF_MINE}@host/x", KEY, KEY),
-        ("${OF_MINE}", f"redis://:{KEY}@host:6379", KEY),
-    ],
+    [("http://user:${OF_MINE}@host/x", KEY, KEY), ("${OF_MINE}", f"redis://:{KEY}@host:6379", KEY)],
 )
-def test_a_password_in_an_address_is_hidden_wherever_it_stands(
-    url: str, value: str, password: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_in_an_address_is_hidden_wherever_it_stands(url, value, password, monkeypatch):
     monkeypatch.setenv("OF_MINE", value)
     assert expand({"url": url}, "agl.yaml:") == {"url": url.replace("${OF_MINE}", value)}
     assert hide(f"the host knows no {password}") == "the host knows no ***"
@@ -140,22 +134,17 @@ def test_a_handler_of_ones_own_and_a_file_get_no_key(tmp_path: Path) -> None:
             except TypeError as error:
                 got.append(str(error))
 
-    logger = logging.getLogger("agl")
-    before, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    setup_logging(extra_handlers=[Own()], files=str(tmp_path / "agl.log"), console=False)
+    below = logging.getLogger("agl.some.module")
+    below.info("asked %s with %s", "http://agl:other@host/x", {"authorization": KEY})
     try:
-        setup_logging(extra_handlers=[Own()], files=str(tmp_path / "agl.log"), console=False)
-        below = logging.getLogger("agl.some.module")
-        below.info("asked %s with %s", "http://agl:other@host/x", {"authorization": KEY})
-        try:
-            raise ValueError(f"no such key: {KEY}")
-        except ValueError:
-            below.exception("it failed")
-        below.info("wrong %d", "arguments")  # handlers say so, and go on
-        below.info("plain %s", "words")
-    finally:
-        for handler in logger.handlers:
-            handler.close()
-        logger.handlers, logger.level, logger.propagate = before, level, propagate
+        raise ValueError(f"no such key: {KEY}")
+    except ValueError:
+        below.exception("it failed")
+    below.info("wrong %d", "arguments")  # handlers say so, and go on
+    below.info("plain %s", "words")
+    for handler in logging.getLogger("agl").handlers:
+        handler.close()
     written = (tmp_path / "agl.log").read_text()
     for text in ("\n".join(got), written):
         assert KEY not in text
@@ -250,13 +239,8 @@ def test_a_run_leaves_keys_in_its_store_alone(tmp_path: Path, strategy: str) -> 
     (tmp_path / "tasks.jsonl").write_text('{"x": 1}\n')
     config = CONFIG.format(strategy=strategy, password=password, key=KEY)
     (tmp_path / "agl.yaml").write_text(config)
-    done = subprocess.run(
-        [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml", "--debug"],
-        cwd=tmp_path,
-        env={**os.environ, "AGL_SERVER_PORT": "0"},
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "AGL_SERVER_PORT": "0"}
+    done = python(*AGL, "run", "agl.yaml", "--debug", cwd=tmp_path, env=environment)
     assert done.returncode == 1
     assert "agent: RuntimeError" in done.stderr
     texts = {"stdout": done.stdout, "stderr": done.stderr}
@@ -278,12 +262,7 @@ def test_a_run_leaves_keys_in_its_store_alone(tmp_path: Path, strategy: str) -> 
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_the_command_line_shows_no_key(
-    debug: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line_shows_no_key(debug, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     (tmp_path / "its_agent.py").write_text(AGENT)

@@ -87,9 +87,7 @@ def test_honest_templates_are_filled() -> None:
         ("poml", "<p>{{ x }}</p>", '<p if="process.exit()">{{ x }}</p>'),
     ],
 )
-def test_a_rewritten_prompt_uses_what_the_seed_uses_and_nothing_more(
-    engine: Any, seed: str, edit: str
-) -> None:
+def test_a_rewritten_prompt_uses_what_the_seed_uses_and_nothing_more(engine, seed, edit) -> None:
     templates = pytest.importorskip("agl_apo.templates")
     given = agl.PromptTemplate(template=seed, engine=engine)
     templates.check_edit(given, f"Think first. {seed} And check.")

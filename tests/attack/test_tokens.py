@@ -7,14 +7,13 @@ open, where it works.
 import contextlib
 import json
 import os
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.algorithm.gateway import is_gateway_span
@@ -43,9 +42,7 @@ class Bench:
         _, (claimed,) = await self.ask("POST", "queues/rollouts/dequeue", body, token=token)
         return claimed
 
-    async def ask(
-        self, verb: str, path: str, body: Any = None, *, token: str = "", claims: str = ""
-    ) -> tuple[int, Any]:
+    async def ask(self, verb, path, body=None, *, token="", claims="") -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= {"AGL-Attempts": claims} if claims else {}
         url = f"{self.server.address}/v1/agl/{path}"
@@ -69,143 +66,90 @@ async def serving(**options: Any) -> AsyncGenerator[Bench]:
         await server.stop()
 
 
-Attack = Callable[[Bench, Any, Any, str], Awaitable[tuple[int, Any]]]
-"""The bench, what the attacker claimed, what another did, and the attacker's token."""
-
-
 def reward_of(claimed: Any, value: float = 1.0, **fields: Any) -> dict[str, Any]:
-    return {
-        **agl.Span.from_attributes(
-            rollout_id=claimed["rollout_id"],
-            attempt_id=claimed["attempt"]["attempt_id"],
-            name="agentlightning.annotation",
-            attributes={
-                "agentlightning.reward.0.name": "primary",
-                "agentlightning.reward.0.value": value,
-            },
-        ).model_dump(),
-        **fields,
-    }
+    reward = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+    ids = {"rollout_id": claimed["rollout_id"], "attempt_id": claimed["attempt"]["attempt_id"]}
+    span = agl.Span.from_attributes(name="agentlightning.annotation", attributes=reward, **ids)
+    return {**span.model_dump(), **fields}
 
 
 def path_of(claimed: Any) -> str:
     return f"rollouts/{claimed['rollout_id']}"
 
 
-async def reads_all_keys(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    return await bench.ask("GET", "rollouts", token=token)
+def attempt_of(claimed: Any) -> str:
+    return f"{path_of(claimed)}/attempts/{claimed['attempt']['attempt_id']}"
 
 
-async def reads_the_neighbour(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    return await bench.ask("GET", path_of(other), token=token, claims=own["span_token"] or "")
+def account_of(claimed: Any) -> dict[str, Any]:
+    return {"kind": "ledger", "key": "r/1/grpo", "body": {}, "rollout_id": claimed["rollout_id"]}
 
 
-async def rewards_the_neighbour(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    body = [reward_of(other, -100.0)]
-    return await bench.ask("POST", "spans/batch", body, token=token, claims=own["span_token"] or "")
+FAILED, WORK = {"status": "failed"}, {"input": "buy coins"}
 
 
-async def hides_one_in_a_batch(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    body = {"spans": [reward_of(own), reward_of(other, -100.0)]}
-    return await bench.ask("POST", "turn", body, token=token, claims=own["span_token"] or "")
-
-
-async def ends_the_neighbour(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    path = f"{path_of(other)}/attempts/{other['attempt']['attempt_id']}"
-    body = {"status": "failed"}
-    return await bench.ask("POST", path, body, token=token, claims=own["span_token"] or "")
-
-
-async def ends_the_latest(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    path = f"{path_of(own)}/attempts/latest"
-    body = {"status": "failed"}
-    return await bench.ask("POST", path, body, token=token, claims=own["span_token"] or "")
-
-
-async def rewrites_its_task(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    body = {"input": "1 + 1"}
-    return await bench.ask("POST", path_of(own), body, token=token, claims=own["span_token"] or "")
-
-
-async def cancels_the_neighbour(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    body = {"status": "requeuing"}
-    claims = own["span_token"] or ""
-    return await bench.ask("POST", path_of(other), body, token=token, claims=claims)
-
-
-async def queues_work(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    body = {"rollouts": [{"input": "buy coins"}]}
-    return await bench.ask("POST", "queues/rollouts/enqueue", body, token=token)
-
-
-async def swaps_the_model(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    llm = {"resource_type": "llm", "endpoint": "http://evil.example/v1", "model": "m"}
-    return await bench.ask("POST", "resources", {"llm": llm}, token=token)
-
-
-async def forges_the_ledger(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    account = {"kind": "ledger", "key": "r/1/grpo/ro", "body": {}, "rollout_id": own["rollout_id"]}
-    return await bench.ask("POST", "documents", {"documents": [account]}, token=token)
-
-
-async def deletes_a_rollout(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    body = {"rollout_ids": [own["rollout_id"]]}
-    return await bench.ask("POST", "rollouts/delete", body, token=token)
-
-
-async def mints_a_token(bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
-    return await bench.ask("POST", "tokens", {"role": "admin"}, token=token)
-
-
-ATTACKS: dict[Attack, tuple[str, ...]] = {
-    reads_all_keys: ("runner", "attempt", "model"),
-    reads_the_neighbour: ("runner", "attempt", "model"),
-    rewards_the_neighbour: ROLES,
-    hides_one_in_a_batch: ROLES,
-    ends_the_neighbour: ROLES,
-    ends_the_latest: ROLES,
-    rewrites_its_task: ROLES,
-    cancels_the_neighbour: ROLES,
-    queues_work: ROLES,
-    swaps_the_model: ROLES,
-    forges_the_ledger: ROLES,
-    deletes_a_rollout: ROLES,
-    mints_a_token: ROLES,
+EVIL = {"resource_type": "llm", "endpoint": "http://evil.example/v1", "model": "m"}
+ATTACKS: dict[str, Callable[[Any, Any], tuple[str, str, Any]]] = {
+    "reads all keys": lambda own, other: ("GET", "rollouts", None),
+    "reads the neighbour": lambda own, other: ("GET", path_of(other), None),
+    "rewards the neighbour": lambda own, other: ("POST", "spans/batch", [reward_of(other, -9.0)]),
+    "hides one in a batch": lambda own, other: (
+        *("POST", "turn", {"spans": [reward_of(own), reward_of(other, -9.0)]}),
+    ),
+    "ends the neighbour": lambda own, other: ("POST", attempt_of(other), FAILED),
+    "ends the latest": lambda own, other: ("POST", f"{path_of(own)}/attempts/latest", FAILED),
+    "rewrites its task": lambda own, other: ("POST", path_of(own), {"input": "1 + 1"}),
+    "cancels the neighbour": lambda own, other: ("POST", path_of(other), {"status": "requeuing"}),
+    "queues work": lambda own, other: ("POST", "queues/rollouts/enqueue", {"rollouts": [WORK]}),
+    "swaps the model": lambda own, other: ("POST", "resources", {"llm": EVIL}),
+    "forges the ledger": lambda own, other: ("POST", "documents", {"documents": [account_of(own)]}),
+    "deletes a rollout": lambda own, other: (
+        *("POST", "rollouts/delete", {"rollout_ids": [own["rollout_id"]]}),
+    ),
+    "mints a token": lambda own, other: ("POST", "tokens", {"role": "admin"}),
 }
-"""Attack -> the roles whose tokens it is tried with; a reader may look at everybody."""
+"""Attack -> the request, of what the attacker claimed, and what another did."""
+READS = ("reads all keys", "reads the neighbour")
+"""What a reader may do: it may look at everybody."""
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-async def test_no_token_of_another_role_does_it(attack: Attack) -> None:
+async def attempt(attack: str, bench: Bench, own: Any, other: Any, token: str) -> tuple[int, Any]:
+    """Of an attacker who has a token, and the one that came with its claim."""
+    claims = own.get("span_token") or ""
+    return await bench.ask(*ATTACKS[attack](own, other), token=token, claims=claims)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_no_token_of_another_role_does_it(attack: str) -> None:
     async with serving() as bench:
         own, other = await bench.claim("mine"), await bench.claim("theirs")
         before = await bench.store.query_rollouts(), await bench.store.statistics()
-        for role in ATTACKS[attack]:
+        for role in (role for role in ROLES if role != "reader" or attack not in READS):
             ids = (own["rollout_id"], own["attempt"]["attempt_id"])
             scoped = role in ("attempt", "model")
-            token = await issue_token(bench.store, role, *(ids if scoped else ()))  # type: ignore
-            status, answer = await attack(bench, own, other, token)
+            token = await issue_token(bench.store, role, *(ids if scoped else ()))
+            status, answer = await attempt(attack, bench, own, other, token)
             assert (status, answer["error_type"]) == (403, "NotAllowedError"), role
         for token in ("", "Bearer", f"admin.0.0..{'a' * 32}"):
-            assert (await attack(bench, own, other, token))[0] == 401
+            assert (await attempt(attack, bench, own, other, token))[0] == 401
         after = await bench.store.query_rollouts(), await bench.store.statistics()
         assert before[0] == after[0]
         assert before[1].get("total_spans") == after[1].get("total_spans") == 0
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-async def test_against_an_open_store_it_works(attack: Attack) -> None:
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_against_an_open_store_it_works(attack: str) -> None:
     async with serving(open=True) as bench:
         own, other = await bench.claim("mine"), await bench.claim("theirs")
-        own, other = {"span_token": None, **own}, {"span_token": None, **other}
-        assert (await attack(bench, own, other, ""))[0] in (200, 201)
+        assert (await attempt(attack, bench, own, other, ""))[0] in (200, 201)
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-async def test_an_admin_may_do_it(attack: Attack) -> None:
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_admin_may_do_it(attack: str) -> None:
     async with serving() as bench:
         own, other = await bench.claim("mine"), await bench.claim("theirs")
-        assert (await attack(bench, own, other, tokens_of(bench.store).admin))[0] in (200, 201)
+        admin = tokens_of(bench.store).admin
+        assert (await attempt(attack, bench, own, other, admin))[0] in (200, 201)
 
 
 # --- tokens themselves
@@ -215,7 +159,6 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
     tokens = Tokens()
     token = tokens.issue("attempt", "ro-1", "at-1")
     grant = tokens.read(token)
-    assert grant is not None
     assert (grant.role, grant.rollout_id, grant.attempt_id) == ("attempt", "ro-1", "at-1")
     role, expires, ids, signature = token.split(".")
     for forged in (
@@ -235,7 +178,6 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
     odd = "rollout/1 ~.é"
     for kind in ("attempt", "model"):
         again = tokens.read(tokens.issue(kind, odd, "at 1"))  # type: ignore
-        assert again is not None
         assert (again.rollout_id, again.attempt_id) == (odd, "at 1")
     assert Tokens().read(token) is None
     assert Tokens("a long random text").read(token) is None
@@ -257,28 +199,14 @@ def test_a_token_that_makes_no_sense_is_not_made(role: Any, ids: tuple[str, ...]
 
 
 def test_every_operation_is_some_role_s_or_an_admin_s() -> None:
-    by_hand = {
-        "issue_token",
-        "read_token",
-        "turn",
-        "add_many_spans",
-        "get_many_span_sequence_ids",
-        "wait_for_rollouts",
-    }
-    operations = {*CALLS, *by_hand, "dequeue_many_rollouts"}
+    by_hand = {"issue_token", "read_token", "turn", "add_many_spans", "wait_for_rollouts"}
+    by_hand |= {"get_many_span_sequence_ids", "dequeue_many_rollouts"}
+    operations = {*CALLS, *by_hand}
     assert set().union(*ALLOWED.values()) <= operations
-    admins = operations - set().union(*ALLOWED.values())
-    assert admins == {
-        "enqueue_many_rollouts",
-        "start_rollout",
-        "start_attempt",
-        "put_documents",
-        "delete_documents",
-        "delete_rollouts",
-        "add_resources",
-        "update_resources",
-        "issue_token",
-        "read_token",
+    assert operations - set().union(*ALLOWED.values()) == {
+        *("enqueue_many_rollouts", "start_rollout", "start_attempt", "put_documents"),
+        *("delete_documents", "delete_rollouts", "add_resources", "update_resources"),
+        *("issue_token", "read_token"),
     }
 
 
@@ -291,30 +219,22 @@ async def test_a_reader_sees_neither_private_nor_keys_nor_what_graders_say() -> 
         failure = Failure(
             boundary="evaluator", type="GraderError", message="not PRIV-1", traceback="PRIV-2"
         )
-        await bench.store.update_attempt(
-            own["rollout_id"], own["attempt"]["attempt_id"], status="failed", error=failure
-        )
+        ids = own["rollout_id"], own["attempt"]["attempt_id"]
+        await bench.store.update_attempt(*ids, status="failed", error=failure)
+        sampling = {"extra_headers": {"Authorization": "sk-secret-3", "X-Vault": "sk-secret-4"}}
+        sampling |= {"extra_body": {"key": "sk-secret-5"}, "top_p": 1}
         llm = agl.LLM(
             endpoint="http://user:sk-secret-2@127.0.0.1:1/v1",
             model="m",
             api_key="sk-secret",
-            sampling_parameters={
-                "extra_headers": {"Authorization": "sk-secret-3", "X-Vault": "sk-secret-4"},
-                "extra_body": {"key": "sk-secret-5"},
-                "top_p": 1,
-            },
+            sampling_parameters=sampling,
         )
         await bench.store.add_resources({"llm": llm})
         token = await issue_token(bench.store, "reader")
-        seen = [
-            await bench.ask("GET", path, token=token)
-            for path in ("rollouts", "resources/latest", "resources", "workers")
-        ]
-        first = seen[0][1]["items"][0]["rollout_id"]
-        seen.append(await bench.ask("GET", f"rollouts/{first}", token=token))
-        seen.append(await bench.ask("GET", f"{path_of(own)}/attempts", token=token))
-        seen.append(await bench.ask("GET", f"{path_of(own)}/attempts/latest", token=token))
-        wait = {"rollout_ids": [first], "timeout": 0}
+        wait = {"rollout_ids": [own["rollout_id"]], "timeout": 0}
+        paths = ("rollouts", "resources/latest", "resources", "workers", path_of(own))
+        paths += (f"{path_of(own)}/attempts", f"{path_of(own)}/attempts/latest")
+        seen = [await bench.ask("GET", path, token=token) for path in paths]
         seen.append(await bench.ask("POST", "waits/rollouts", wait, token=token))
         seen.append(await bench.ask("POST", "rollouts/search", {}, token=token))
         assert [status for status, _ in seen] == [200] * len(seen)
@@ -371,12 +291,10 @@ async def test_an_old_runner_neither_writes_to_nor_puts_back_what_another_has() 
         await bench.claim("other")
         new = await bench.claim("new")
         assert new["rollout_id"] == old["rollout_id"]
-        attempts = f"{path_of(new)}/attempts/{new['attempt']['attempt_id']}"
-        for path, body in (
-            (attempts, {"status": "succeeded"}),
-            (path_of(new), {"status": "requeuing"}),
-            ("spans/batch", [reward_of(new)]),
-        ):
+        attempts = attempt_of(new)
+        requeue = path_of(new), {"status": "requeuing"}
+        rewarded = "spans/batch", [reward_of(new)]
+        for path, body in ((attempts, {"status": "succeeded"}), requeue, rewarded):
             status, _ = await bench.ask("POST", path, body, token=runner, claims=old["span_token"])
             assert status == 403
         claims = new["span_token"]
@@ -465,7 +383,7 @@ def attacked_run() -> list[Any]:
             with contextlib.suppress(OSError):
                 assert not os.pread(int(number), 100, 0).startswith(b"admin.")
         code = TOOL % port
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        done = python("-c", code)
         agl.emit_object({"seen": done.stdout, "failed": done.stderr})
 
     @agl.algo
@@ -482,9 +400,7 @@ def attacked_run() -> list[Any]:
 
 
 @pytest.mark.parametrize("given", [None, "sekret-long-enough"])
-def test_a_tool_of_an_agent_gets_nothing_out_of_the_store_of_its_run(
-    given: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_of_an_agent_gets_nothing_out_of_the_store_of_its_run(given, monkeypatch) -> None:
     if given is not None:
         monkeypatch.setenv("AGL_SERVER_TOKEN", given)
     assert attacked_run() == [401, []]

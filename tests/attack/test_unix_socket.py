@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.interpreter import AGL
 
 import agl
 from agl.errors import ConfigError
@@ -141,8 +142,7 @@ def test_neither_a_fork_nor_a_predecessor_removes_the_file(path: str) -> None:
 
 
 def test_agl_store_listens_on_one_and_takes_it_along(path: str) -> None:
-    run = [sys.executable, "-c", "from agl.cli import main; main()", "store"]
-    run += ["--backend", "memory", "--uds", path]
+    run = [sys.executable, *AGL, "store", "--backend", "memory", "--uds", path]
     with subprocess.Popen(run, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         address = next(line for line in server.stderr if "agl store:" in line).split()[2]

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.errors import ConfigError
@@ -39,14 +39,7 @@ SLEEP = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(300)"]
 WALL = {"memory_mb": 300, "processes": 40, "files": 100, "file_mb": 8, "disk_mb": 16}
 
 
-async def run_all(
-    tasks: list[Any],
-    *,
-    store: Any = None,
-    resources: Any = None,
-    timeout: float | None = None,
-    **options: Any,
-) -> list[Any]:
+async def run_all(tasks, *, store=None, resources=None, timeout=None, **options) -> list[Any]:
     """What each task's attack gained, or the error that it ended with."""
     store = store or agl.InMemoryLightningStore()
     if resources:
@@ -82,11 +75,7 @@ def tasks_at(at: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "connect to a Unix socket": {"do": "connect_unix", "address": f"{at['folder']}/socket"},
         "connect to an abstract socket": {"do": "connect_unix", "address": at["abstract"]},
         "kill the runner": {"do": "send_signal", "pid": os.getpid(), "signal": 0},
-        "stop a neighbour": {
-            "do": "send_signal",
-            "pid": at["neighbour"],
-            "signal": int(signal.SIGCONT),
-        },
+        "stop a neighbour": {"do": "send_signal", "pid": at["neighbour"], "signal": 18},  # CONT
         "see a neighbour": {"do": "see_process", "mark": at["mark"]},
         "fork without end": {"do": "fork_often"},
         "allocate without end": {"do": "allocate", "mb": 500},
@@ -159,9 +148,7 @@ def attack_all(world: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def outside(
-    world: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Generator[dict[str, Any]]:
+def outside(world, tmp_path_factory) -> Generator[dict[str, Any]]:
     """What the attacks gain without a wall."""
     before = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("cwd"))
@@ -211,12 +198,8 @@ async def test_an_agent_holds_nothing_open_but_its_own() -> None:
 @needs_bwrap
 def test_what_is_its_owners_alone_is_hidden_beside_a_module(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    for name, mode in (
-        ("data.txt", 0o644),
-        (".env", 0o644),
-        ("key.txt", 0o600),
-        ("kept.txt", 0o600),
-    ):
+    modes = {"data.txt": 0o644, ".env": 0o644, "key.txt": 0o600, "kept.txt": 0o600}
+    for name, mode in modes.items():
         (tmp_path / name).write_text(name)
         (tmp_path / name).chmod(mode)
     for folder, mode in (("keys", 0o700), ("open", 0o755), ("asked", 0o755)):
@@ -258,28 +241,7 @@ async def test_cpu_time_has_a_limit(walled: bool) -> None:
 
 
 @needs_bwrap
-async def test_a_killed_sandbox_costs_one_attempt() -> None:
-    store = agl.InMemoryLightningStore()
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1, isolation="process")
-    with runner.run_context(agent=attacks.agent, store=store):
-        stay = await store.enqueue_rollout({"do": "stay", "mark": "m", "seconds": 300})
-        running = asyncio.create_task(runner.iter())
-        while not runner._attempts.running:  # noqa: ASYNC110 (nothing tells it)
-            await asyncio.sleep(0.05)
-        runner._sandbox._clean.process.kill()  # type: ignore
-        await running
-        ended = await store.get_rollout_by_id(stay.rollout_id)
-        await store.enqueue_rollout({"do": "work_honestly"})
-        await runner.iter()
-    assert ended is not None
-    assert ended.status == "failed"
-    assert [r.status for r in await store.query_rollouts()] == ["failed", "succeeded"]
-
-
-@needs_bwrap
-async def test_attempts_that_lose_their_sandbox_together_start_one_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_attempts_that_lose_their_sandbox_together_start_one_other(monkeypatch) -> None:
     started: list[Any] = []
     real = process.ProcessSandbox._spawn
 
@@ -321,9 +283,7 @@ async def test_honest_work_is_not_refused() -> None:
 
 @needs_bwrap
 @pytest.mark.parametrize("host", ["localhost", "model.example", "10.7.7.7"])
-async def test_a_model_keeps_its_address_behind_the_wall(
-    host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_keeps_its_address_behind_the_wall(host, monkeypatch) -> None:
     async def resolve(name: str, port: int) -> Any:
         assert name == host
         return await asyncio.open_connection("127.0.0.1", port)
@@ -368,12 +328,10 @@ class AskAll(agl.Algorithm):
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         store, proxy = self.get_store(), self.get_llm_proxy()
-        assert proxy is not None
         await store.add_resources({"llm": proxy.as_resource(model="echo")})
         queued = [await store.enqueue_rollout(task) for task in self.tasks]
-        await store.wait_for_rollouts(
-            rollout_ids=[rollout.rollout_id for rollout in queued], timeout=100
-        )
+        ids = [rollout.rollout_id for rollout in queued]
+        await store.wait_for_rollouts(rollout_ids=ids, timeout=100)
 
 
 @needs_bwrap
@@ -469,9 +427,7 @@ def test_the_wall_holds_around_a_runner_that_is_process_1(mount: list[str]) -> N
     assert run.stdout == "1 {'closed'}\n", run.stderr
 
 
-def test_the_same_probe_finds_everything_open_without_a_wall(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_same_probe_finds_everything_open_without_a_wall(monkeypatch) -> None:
     monkeypatch.setenv("AGL_TEST_API_KEY", "sk-1234")
     with tempfile.NamedTemporaryFile(), probe.prey(["PATH"]) as goals:
         found = probe.try_all(goals)
@@ -488,9 +444,7 @@ def test_the_same_probe_finds_everything_open_without_a_wall(
         (["--setenv", "AGL_TOKEN", "x"], r"own environment \(open: AGL_TOKEN\)"),
     ],
 )
-async def test_a_wall_with_a_hole_is_refused(
-    hole: list[str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wall_with_a_hole_is_refused(hole, says, monkeypatch) -> None:
     real = filesystem_view.base_options
 
     def options(*given: Any, **named: Any) -> list[str]:
@@ -509,9 +463,7 @@ async def test_a_wall_with_a_hole_is_refused(
 
 
 @needs_bwrap
-async def test_a_descriptor_of_the_runner_is_a_hole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_descriptor_of_the_runner_is_a_hole(tmp_path, monkeypatch) -> None:
     with open(tmp_path / "run.log", "w") as log:  # noqa: ASYNC230 (a few bytes)
         popen, number = subprocess.Popen, log.fileno()
 
@@ -547,9 +499,7 @@ def readable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_bwrap", "readable")
-async def test_without_bubblewrap_what_stays_open_is_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_without_bubblewrap_what_stays_open_is_said(caplog) -> None:
     with caplog.at_level(logging.WARNING):
         sandbox = await start()
     assert "bubblewrap is not installed" in caplog.text
@@ -568,9 +518,7 @@ def test_strict_refuses_to_do_without_bubblewrap() -> None:
 
 
 @pytest.mark.usefixtures("readable")
-def test_a_machine_without_a_filter_for_system_calls_is_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_machine_without_a_filter_for_system_calls_is_said(monkeypatch, caplog) -> None:
     process.ProcessSandbox()
     assert "filter" not in caplog.text
     monkeypatch.setattr("agl_sandbox.syscalls._PROGRAM", None)
@@ -585,9 +533,7 @@ def test_a_path_that_does_not_exist_is_refused(option: str, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("no_bwrap", "readable")
-def test_options_without_effect_are_refused_or_named_without_bubblewrap(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_options_without_effect_are_refused_or_named_without_bubblewrap(tmp_path, caplog) -> None:
     with pytest.raises(ConfigError, match=rf"cannot hide \['{tmp_path}'\]: bubblewrap is not"):
         process.ProcessSandbox(hide=[str(tmp_path)])
     with caplog.at_level(logging.WARNING):
@@ -694,9 +640,8 @@ def test_the_log_of_a_runner_is_neither_read_nor_changed(tmp_path: Path) -> None
     assert "424242" not in said
     forged = [line for line in said.splitlines() if "all is well" in line]
     assert len(forged) == 4
-    assert all(
-        line.startswith("attempt at-") and line.endswith("well\\r\\x1b[2K") for line in forged
-    )
+    assert all(line.startswith("attempt at-") for line in forged)
+    assert all(line.endswith("well\\r\\x1b[2K") for line in forged)
     assert said.count("grader | the grader says it") == 2
 
 
@@ -705,10 +650,9 @@ def test_the_log_of_a_runner_is_neither_read_nor_changed(tmp_path: Path) -> None
 def test_an_agent_of_a_script_is_brought_behind_the_wall(tmp_path: Path, guarded: bool) -> None:
     tmp_path.chmod(0o755)
     script = tmp_path / "script.py"
-    script.write_text(
-        SCRIPT + ('if __name__ == "__main__":\n    main()\n' if guarded else "main()")
-    )
-    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    guard = 'if __name__ == "__main__":\n    ' if guarded else ""
+    script.write_text(f"{SCRIPT}{guard}main()")
+    run = python(script, timeout=100)
     said = " ".join((run.stdout + run.stderr).split())
     if guarded:
         assert run.returncode == 0, said
@@ -719,9 +663,7 @@ def test_an_agent_of_a_script_is_brought_behind_the_wall(tmp_path: Path, guarded
 
 
 @needs_bwrap
-async def test_an_agent_of_a_module_that_is_gone_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_agent_of_a_module_that_is_gone_is_refused_by_name(monkeypatch) -> None:
     @agl.rollout
     def lost(task: Any) -> None: ...
 

@@ -63,14 +63,9 @@ class Ask(agl.Algorithm):
         for rollout in ended:
             spans = await store.query_spans(rollout.rollout_id, "latest")
             said = [span.attributes.get("agentlightning.message.body") for span in spans]
-            self.found.append(
-                {
-                    "status": rollout.status,
-                    "reward": find_final_reward(spans),
-                    "package": next(filter(None, said), None),
-                    "calls": len(adapter.adapt(spans)),
-                }
-            )
+            found = {"status": rollout.status, "reward": find_final_reward(spans)}
+            found |= {"package": next(filter(None, said), None), "calls": len(adapter.adapt(spans))}
+            self.found.append(found)
 
 
 if __name__ == "__main__":

@@ -244,9 +244,7 @@ import agl_verl
     Block(957, given=ALGORITHM, then="assert isinstance(trainer.tracer, agl.OtelTracer)"),
     Block(961, given=ALGORITHM, then="assert isinstance(trainer.adapter, agl.TraceToMessages)"),
     Block(
-        966,
-        given=ALGORITHM,
-        then="assert isinstance(trainer.adapter, agl.TracerTraceToTriplet)",
+        966, given=ALGORITHM, then="assert isinstance(trainer.adapter, agl.TracerTraceToTriplet)"
     ),
     Block(988, given=ALGORITHM, then="assert trainer.strategy.main_process == 'runner'"),
     Block(1046, given=ALGORITHM),
@@ -268,7 +266,6 @@ import agl_verl
         then="assert reward is None",
     ),
     # The first agent
-    Block(1336, no_program=NO_NAME),
     Block(
         1395,
         given=ROOMS,
@@ -291,7 +288,6 @@ def room_selector(task: dict, prompt_template: agl.PromptTemplate) -> float: ret
         replaced=(("dataset_train, dataset_val = ...", "dataset_train = dataset_val = [{}]"),),
     ),
     # The SQL agent
-    Block(1586, no_program=NO_NAME),
     Block(
         1617,
         given="""
@@ -362,9 +358,7 @@ os.environ['OPENAI_API_BASE'] = os.environ['MODEL_URL']
 """,
         after=(1782,),
     ),
-    Block(1884, no_program=NO_NAME),
     # Fine-tuning
-    Block(1961, no_program=NO_NAME),
     Block(
         1994,
         given=STORE + "\nport, model_path, server_address = $port, 'tiny', '$model'",
@@ -387,15 +381,11 @@ rollouts = [await store.start_rollout(1)]
 await store.update_attempt(rollouts[0].rollout_id, "latest", status="succeeded")
 """,
     ),
-    Block(2047, no_program=NO_NAME),
     Block(
         2056,
         given=STORE + "\ncompleted_rollouts = [await store.start_rollout(1)]",
         then="assert all_triplets == []",
     ),
-    Block(2095, no_program=NO_NAME),
-    Block(2111, no_program=NO_NAME),
-    Block(2124, no_program=NO_NAME),
     Block(2159, then="assert isinstance(math_agent, agl.LitAgent)", needs=("openai-agents",)),
     Block(
         2207,
@@ -497,12 +487,10 @@ with runner.run_context(agent=RoomSelectorAgent(), store=store):
 assert agl.find_final_reward(await store.query_spans(rollout.rollout_id)) == 1.0
 """,
     ),
-    Block(2498, no_program=NO_NAME),
-    # Examples
-    Block(3225, no_program=NO_NAME),
-    Block(3237, no_program=NO_NAME),
-    Block(3333, no_program=NO_NAME),
-    Block(3353, no_program=NO_NAME),
+    *(
+        Block(line, no_program=NO_NAME)
+        for line in (1336, 1586, 1884, 1961, 2047, 2095, 2111, 2124, 2498, 3225, 3237, 3333, 3353)
+    ),
     # A description of an interface that was never published
     Block(
         11,

@@ -1,7 +1,6 @@
 """What 0.3's ``utils.otel`` gives for the same arguments, as measured with its release."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,16 +37,10 @@ from agentlightning.utils.otel import (
         ({"a": [True, 2]}, {"a.0": True, "a.1": 2}, {"a.0": True, "a.1": 2}),
         ({"a": [None]}, {"a.0": None}, {"a.0": None}),
         ({"a": (1, 2), "b": int}, {"a": (1, 2), "b": int}, {"a": (1, 2), "b": int}),
-        (
-            {"a": [[1, 2], [3]]},
-            {"a.0": [1, 2], "a.1": [3]},
-            {"a.0.0": 1, "a.0.1": 2, "a.1.0": 3},
-        ),
+        ({"a": [[1, 2], [3]]}, {"a.0": [1, 2], "a.1": [3]}, {"a.0.0": 1, "a.0.1": 2, "a.1.0": 3}),
     ],
 )
-def test_flatten_gives_what_0_3_gives(
-    nested: Any, flat: dict[str, Any], expanded: dict[str, Any]
-) -> None:
+def test_flatten_gives_what_0_3_gives(nested, flat, expanded) -> None:
     assert flatten_attributes(nested) == flat
     assert flatten_attributes(nested, expand_leaf_lists=True) == expanded
 
@@ -182,9 +175,7 @@ async def test_spans_of_get_tracer_belong_to_the_open_trace() -> None:
 
 
 @pytest.mark.parametrize("ask", [get_tracer, get_tracer_provider])
-def test_without_a_provider_there_is_no_tracer(
-    ask: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_provider_there_is_no_tracer(ask, monkeypatch) -> None:
     from opentelemetry import trace
 
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)

@@ -1,8 +1,8 @@
 """agl-agentlightning and the original bring a package of one name."""
 
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.interpreter import python
 
 
 def test_the_original_beside_ours_is_refused_by_name(tmp_path: Path) -> None:
@@ -10,7 +10,7 @@ def test_the_original_beside_ours_is_refused_by_name(tmp_path: Path) -> None:
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: agentlightning\nVersion: 0.3.0\n")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import agentlightning"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    run = python("-c", program)
     assert run.returncode == 1
     assert "pip uninstall agentlightning" in run.stderr
 

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from importlib import import_module
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.interpreter import python
 
 from agentlightning._migrate.command import command
 from agentlightning._migrate.homes import home_of
@@ -294,9 +294,7 @@ def test_script_does_the_same_after_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     for _ in range(2):
-        ran = subprocess.run(
-            [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
+        ran = python(script, cwd=tmp_path, check=True)
         said.append(ran.stdout)
         run("--write", script)
     assert said == ["a succeeded 0.1\nbb succeeded 0.2\n"] * 2

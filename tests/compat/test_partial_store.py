@@ -105,11 +105,8 @@ async def test_a_runner_steps_with_some_of_the_methods() -> None:
     ids=("shm", "cs"),
 )
 def test_a_trainer_runs_with_some_of_the_methods(strategy: dict[str, Any]) -> None:
-    algorithm = Each()
-    trainer = agl.Trainer(
-        algorithm=algorithm, store=Some(), tracer=agl.OtelTracer(), strategy=strategy, n_runners=1
-    )
-    trainer.fit(agent, [1, 2])
+    algorithm, about = Each(), {"tracer": agl.OtelTracer(), "strategy": strategy, "n_runners": 1}
+    agl.Trainer(algorithm=algorithm, store=Some(), **about).fit(agent, [1, 2])
     assert algorithm.rewards == [1.0, 2.0]
 
 
@@ -152,15 +149,9 @@ class Watching(agl.InMemoryLightningStore):
 @pytest.mark.parametrize("strategy", ["shm", {"type": "cs", "server_port": 0}])
 def test_runners_store_through_what_a_subclass_overrides(strategy: Any) -> None:
     algorithm, store = Each(), Watching()
-    trainer = agl.Trainer(
-        algorithm=algorithm,
-        n_runners=1,
-        store=store,
-        strategy=strategy,
-        tracer=agl.OtelTracer(),
-        initial_resources={"llm": agl.LLM(endpoint="http://127.0.0.1:9", model="m")},
-    )
-    trainer.fit(agent, [1, 2])
+    resources = {"llm": agl.LLM(endpoint="http://127.0.0.1:9", model="m")}
+    about = {"strategy": strategy, "tracer": agl.OtelTracer(), "initial_resources": resources}
+    agl.Trainer(algorithm=algorithm, n_runners=1, store=store, **about).fit(agent, [1, 2])
     assert algorithm.rewards == [1.0, 2.0]
     for method in ("enqueue_rollout", "dequeue_rollout", "update_attempt succeeded"):
         assert store.asked.count(method) == 2, store.asked

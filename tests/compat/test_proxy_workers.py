@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.models import entry
 
 pytest.importorskip("agl_gateway")
 
@@ -26,9 +27,29 @@ def llm() -> Iterator[EchoLLM]:
         yield served
 
 
-def models(llm: EchoLLM, name: str = "m") -> list[Any]:
-    backend = {"model": f"hosted_vllm/{name}", "api_base": llm.url}
-    return [{"model_name": name, "litellm_params": backend}]
+@pytest.fixture
+async def store() -> AsyncIterator[Any]:
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def served(llm: EchoLLM, store: Any) -> AsyncIterator[Any]:
+    """Starts a proxy of so many workers before the model."""
+    started = []
+
+    async def start(num_workers: int, **options: Any) -> agl.LLMProxy:
+        given = {"model_list": [entry("m", llm.url)], **options}
+        started.append(agl.LLMProxy(store=store, num_workers=num_workers, **given))
+        await started[-1].start()
+        return started[-1]
+
+    yield start
+    for proxy in started:
+        await proxy.stop()
+        assert not proxy.is_running()
 
 
 def chat(base_url: str, text: str, stream: bool = False) -> str:
@@ -46,11 +67,8 @@ def chat(base_url: str, text: str, stream: bool = False) -> str:
     return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
 
 
-async def test_calls_of_many_attempts_are_recorded_each_in_its_own(llm: EchoLLM) -> None:
-    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await store.start()
-    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=3, launch_mode="mp")
-    await proxy.start()
+async def test_calls_of_many_attempts_are_recorded_each_in_its_own(served, store) -> None:
+    proxy = await served(3, launch_mode="mp")
     assert proxy.is_running()
     pids = [worker.process.pid for worker in proxy._workers._workers]  # type: ignore
     assert len({*pids, os.getpid()}) == 4
@@ -69,18 +87,12 @@ async def test_calls_of_many_attempts_are_recorded_each_in_its_own(llm: EchoLLM)
         prompts = [json.loads(each.attributes["gen_ai.input.messages"])[0] for each in spans]  # type: ignore
         told = [prompt.get("content") or prompt["parts"][0]["content"] for prompt in prompts]
         assert told == [f"{rollout.input} {turn}" for turn in range(3)]
-    await proxy.stop()
-    assert not proxy.is_running()
-    await store.stop()
 
 
-async def test_what_is_asked_of_the_proxy_reaches_every_worker(llm: EchoLLM) -> None:
-    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await store.start()
-    proxy = agl.LLMProxy(store=store, num_workers=2)
-    await proxy.start()
+async def test_what_is_asked_of_the_proxy_reaches_every_worker(served, llm) -> None:
+    proxy = await served(2, model_list=[])
     url = f"http://127.0.0.1:{proxy.port}/v1"
-    proxy.update_model_list(models(llm))
+    proxy.update_model_list([entry("m", llm.url)])
     assert await asyncio.to_thread(chat, url, "hello") == "you said hello"
     assert proxy.num_unattributed == 1
     await proxy.pause("m", refuse=True)
@@ -90,15 +102,10 @@ async def test_what_is_asked_of_the_proxy_reaches_every_worker(llm: EchoLLM) -> 
         refused.value.close()
     await proxy.resume("m")
     assert await asyncio.to_thread(chat, url, "again") == "you said again"
-    await proxy.stop()
-    await store.stop()
 
 
-async def test_worker_that_dies_is_started_again(llm: EchoLLM) -> None:
-    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await store.start()
-    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=2)
-    await proxy.start()
+async def test_worker_that_dies_is_started_again(served, store) -> None:
+    proxy = await served(2)
     first = proxy._workers._workers[0]  # type: ignore
     os.kill(first.process.pid, signal.SIGKILL)
     await asyncio.to_thread(first.process.wait)
@@ -108,17 +115,10 @@ async def test_worker_that_dies_is_started_again(llm: EchoLLM) -> None:
         said = await asyncio.to_thread(chat, url, "hi")
         assert said == "you said hi"
     assert proxy._workers._workers[0] is not first  # type: ignore
-    await proxy.stop()
-    await store.stop()
 
 
-async def test_question_is_answered_by_itself_after_a_refusal_and_after_a_death(
-    llm: EchoLLM,
-) -> None:
-    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await store.start()
-    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=3)
-    await proxy.start()
+async def test_question_is_answered_by_itself_after_a_refusal_and_after_a_death(served, llm):
+    proxy = await served(3)
     url = f"http://127.0.0.1:{proxy.port}/v1"
     for _ in range(2):
         with pytest.raises(ConfigError, match="model 'none' is not served"):
@@ -127,9 +127,8 @@ async def test_question_is_answered_by_itself_after_a_refusal_and_after_a_death(
     last = proxy._workers._workers[2]  # type: ignore
     os.kill(last.process.pid, signal.SIGKILL)
     await asyncio.to_thread(last.process.wait)
-    proxy.update_model_list(
-        [*models(llm), *models(llm, "other")]
-    )  # nobody's answer to the question after it
+    # Nobody's answer to the question after it.
+    proxy.update_model_list([entry("m", llm.url), entry("other", llm.url)])
     assert proxy.num_unattributed == 0
     await proxy.pause("m", refuse=True)
     with pytest.raises(urllib.error.HTTPError, match="503") as refused:
@@ -139,15 +138,10 @@ async def test_question_is_answered_by_itself_after_a_refusal_and_after_a_death(
     assert await asyncio.to_thread(chat, url, "hello") == "you said hello"
     assert proxy.num_unattributed >= 1
     assert proxy.is_running()
-    await proxy.stop()
-    await store.stop()
 
 
-async def test_metrics_are_those_of_all_workers(llm: EchoLLM) -> None:
-    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await store.start()
-    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=3)
-    await proxy.start()
+async def test_metrics_are_those_of_all_workers(served, store) -> None:
+    proxy = await served(3)
     for number in range(12):
         rollout = await store.start_rollout(number)
         url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
@@ -161,16 +155,10 @@ async def test_metrics_are_those_of_all_workers(llm: EchoLLM) -> None:
         text = await asyncio.to_thread(metrics)
         told = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines()}
         calls = {name: float(n) for name, n in told.items() if 'route="/v1/chat/comp' in name}
-        assert (
-            calls[
-                'agl_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}'
-            ]
-            == 12
-        )
+        labels = 'method="POST",route="/v1/chat/completions",status="200"'
+        assert calls[f"agl_http_requests_total{{{labels}}}"] == 12
         assert sum(n for name, n in calls.items() if name.endswith('le="+Inf"}')) == 12
     assert text.count("# TYPE agl_http_requests_total counter") == 1
-    await proxy.stop()
-    await store.stop()
 
 
 MISTAKEN: list[tuple[dict[str, Any], str]] = [
@@ -190,11 +178,8 @@ def test_option_that_fits_nothing_is_refused(options: dict[str, Any], words: str
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-async def test_caller_gets_the_token_ids_as_in_0_3(llm: EchoLLM, num_workers: int) -> None:
-    store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await store.start()
-    proxy = agl.LLMProxy(model_list=models(llm), store=store, num_workers=num_workers)
-    await proxy.start()
+async def test_caller_gets_the_token_ids_as_in_0_3(served, num_workers) -> None:
+    proxy = await served(num_workers)
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     request = urllib.request.Request(
         f"http://127.0.0.1:{proxy.port}/v1/chat/completions",
@@ -210,12 +195,10 @@ async def test_caller_gets_the_token_ids_as_in_0_3(llm: EchoLLM, num_workers: in
     assert answer["prompt_token_ids"]
     assert answer["choices"][0]["token_ids"]
     assert answer["choices"][0].get("logprobs") is None, "nobody asked for them"
-    await proxy.stop()
-    await store.stop()
 
 
-async def test_store_that_other_processes_cannot_reach_is_refused(llm: EchoLLM) -> None:
-    proxy = agl.LLMProxy(model_list=models(llm), store=agl.InMemoryLightningStore(), num_workers=2)
+async def test_store_that_other_processes_cannot_reach_is_refused() -> None:
+    proxy = agl.LLMProxy(store=agl.InMemoryLightningStore(), num_workers=2)
     with pytest.raises(ConfigError, match="InMemoryLightningStore is not served; wrap it in Li"):
         await proxy.start()
     with pytest.raises(ConfigError, match="run_budget needs one process"):
@@ -245,7 +228,7 @@ def test_trainer_has_a_proxy_of_several_processes(llm: EchoLLM) -> None:
         tracer=agl.OtelTracer(),
         n_runners=2,
         strategy={"type": "cs", "server_port": 0},
-        llm_proxy={"model_list": models(llm), "num_workers": 2},
+        llm_proxy={"model_list": [entry("m", llm.url)], "num_workers": 2},
     ).fit(agent, ["a", "b", "c", "d"])
     assert rewards == [1.0] * 4
 

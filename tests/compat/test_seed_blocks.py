@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 import textwrap
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -11,6 +9,7 @@ from string import Template
 
 import pytest
 from seed_blocks import BLOCKS, TRACED, Block
+from tests.interpreter import python
 from tests.waiting import free_port
 
 from agl_testing.echo_llm import EchoLLM
@@ -71,10 +70,9 @@ def test_block_runs_or_is_refused_by_name(block: Block, tmp_path: Path, echo_llm
     given = fill(block.given)
     script = tmp_path / "page.py"
     script.write_text("\n".join((given, *before, text, then)), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, str(HERE / "run_block.py"), str(script)],
-        capture_output=True,
-        text=True,
+    run = python(
+        HERE / "run_block.py",
+        script,
         cwd=tmp_path,
         env={**os.environ, "MODEL_URL": echo_llm.url, **SERVER},
     )

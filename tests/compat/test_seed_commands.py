@@ -19,29 +19,21 @@ COMMAND = re.compile(
     r"(?:agl |agentlightning |agent-lightning |python3? \S+\.py|python3? -m agentlightning|bash )"
 )
 FOLDERS = {
-    "sql_agent.py": "spider",
-    "train_sql_agent.py": "spider",
-    "train_calc_agent.py": "calc_x",
-    "calc_agent.py": "calc_x",
-    "sft_rollout_runners.py": "unsloth",
-    "sft_algorithm.py": "unsloth",
-    "sft_allinone.py": "unsloth",
-    "room_selector_apo.py": "apo",
-    "apo_custom_algorithm.py": "apo",
-    "apo_custom_algorithm_trainer.py": "apo",
-    "apo_debug.py": "apo",
-    "capital_agent.py": "azure",
-    "train_capital_agent.py": "azure",
-    "prepare_data.py": "chartqa",
-    "debug_chartqa_agent.py": "chartqa",
-    "train_chartqa_agent.py": "chartqa",
-    "claude_code_agent.py": "claude_code",
-    "wiki_retriever_mcp.py": "rag",
-    "train_rag.py": "rag",
-    "hello.py": "tinker",
-    "q20_train.py": "tinker",
-    "q20_evaluate.py": "tinker",
-    "train_search_r1_agent.py": "search_r1",
+    script: folder
+    for folder, scripts in {
+        "spider": "sql_agent.py train_sql_agent.py",
+        "calc_x": "train_calc_agent.py calc_agent.py",
+        "unsloth": "sft_rollout_runners.py sft_algorithm.py sft_allinone.py",
+        "apo": "room_selector_apo.py apo_custom_algorithm.py apo_debug.py "
+        "apo_custom_algorithm_trainer.py",
+        "azure": "capital_agent.py train_capital_agent.py",
+        "chartqa": "prepare_data.py debug_chartqa_agent.py train_chartqa_agent.py",
+        "claude_code": "claude_code_agent.py",
+        "rag": "wiki_retriever_mcp.py train_rag.py",
+        "tinker": "hello.py q20_train.py q20_evaluate.py",
+        "search_r1": "train_search_r1_agent.py",
+    }.items()
+    for script in scripts.split()
 }
 """Where each script of the documents stands in examples/."""
 OTHERS = {

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
+from tests.interpreter import python
 
 import agentlightning as agl
 from agentlightning import (
@@ -40,12 +42,18 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[AgentLightningServer]:
-    server = AgentLightningServer(port=0)
+@asynccontextmanager
+async def serving(**options: Any) -> AsyncIterator[AgentLightningServer]:
+    server = AgentLightningServer(port=0, **options)
     await server.start()
     yield server
     await server.stop()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[AgentLightningServer]:
+    async with serving() as server:
+        yield server
     await server.store.close()
 
 
@@ -53,48 +61,30 @@ def client_of(server: AgentLightningServer) -> AgentLightningClient:
     return AgentLightningClient(server.endpoint, poll_interval=0.05)
 
 
-async def test_task_goes_to_a_client_and_its_report_comes_back(
-    server: AgentLightningServer,
-) -> None:
+async def test_task_goes_to_a_client_and_its_report_comes_back(server) -> None:
     resources_id = await server.update_resources(PROMPT)
     rollout_id = await server.queue_task({"x": 1}, mode="train", metadata={"k": 1})
     client = client_of(server)
     task = await client.poll_next_task_async()
-    assert task is not None
     assert task.create_time is not None
     assert task.last_claim_time is not None
     said = task.model_dump(exclude={"create_time", "last_claim_time"})
-    assert said == {
-        "rollout_id": rollout_id,
-        "input": {"x": 1},
-        "mode": "train",
-        "resources_id": None,
-        "num_claims": 1,
-        "metadata": {"k": 1},
-    }
+    about = {"input": {"x": 1}, "mode": "train", "metadata": {"k": 1}}
+    assert said == {"rollout_id": rollout_id, "resources_id": None, "num_claims": 1, **about}
     update = await client.get_latest_resources_async()
-    assert update is not None
     assert (update.resources_id, update.resources) == (resources_id, PROMPT)
     triplet = agl.Triplet(prompt={"token_ids": [1]}, response={"token_ids": [2]}, reward=0.5)
-    report = RolloutLegacy(
-        rollout_id=rollout_id,
-        final_reward=0.5,
-        triplets=[triplet],
-        trace=[{"name": "what an agent of 0.1 calls a trace"}],
-        logs=["a line"],
-        metadata={"m": 1},
-    )
+    about = {"logs": ["a line"], "metadata": {"m": 1}, "final_reward": 0.5, "triplets": [triplet]}
+    trace = [{"name": "what an agent of 0.1 calls a trace"}]
+    report = RolloutLegacy(rollout_id=rollout_id, trace=trace, **about)
     answer = await client.post_rollout_async(report)
-    assert answer is not None
     assert answer["status"] == "ok"
     assert await server.poll_completed_rollout(rollout_id, timeout=5) == report
     assert await server.get_completed_rollout(rollout_id) is None, "it was taken"
     assert client.task_count == 1
 
 
-async def test_spans_and_reward_of_a_report_are_in_the_store(
-    server: AgentLightningServer,
-) -> None:
+async def test_spans_and_reward_of_a_report_are_in_the_store(server) -> None:
     rollout_id = await server.queue_task("task")
     client = client_of(server)
     await client.poll_next_task_async()
@@ -115,7 +105,6 @@ async def test_spans_and_reward_of_a_report_are_in_the_store(
         RolloutLegacy(rollout_id=rollout_id, final_reward=0.25, trace=[span])
     )
     rollout = await server.store.get_rollout_by_id(rollout_id)
-    assert rollout is not None
     assert rollout.status == "succeeded"
     spans = await server.store.query_spans(rollout_id)
     assert agl.find_final_reward(spans) == 0.25
@@ -127,9 +116,7 @@ async def test_spans_and_reward_of_a_report_are_in_the_store(
     assert [event.name for event in call.events] == ["e"]
 
 
-async def test_report_of_a_runner_of_today_reads_as_one_of_0_1(
-    server: AgentLightningServer,
-) -> None:
+async def test_report_of_a_runner_of_today_reads_as_one_of_0_1(server) -> None:
     rollout_id = await server.queue_task("task", mode="train")
     runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
 
@@ -154,17 +141,12 @@ async def test_report_of_a_runner_of_today_reads_as_one_of_0_1(
 
 
 async def test_claim_that_went_stale_is_handed_out_again() -> None:
-    server = AgentLightningServer(port=0, task_timeout_seconds=0.2)
-    await server.start()
-    try:
+    async with serving(task_timeout_seconds=0.2) as server:
         rollout_id = await server.queue_task("task")
         client = client_of(server)
         await client.poll_next_task_async()
         again = await client.poll_next_task_async()
-        assert again is not None
         assert (again.rollout_id, again.num_claims) == (rollout_id, 2)
-    finally:
-        await server.stop()
 
 
 async def test_second_report_and_one_of_nothing_are_refused(server: AgentLightningServer) -> None:
@@ -177,7 +159,6 @@ async def test_second_report_and_one_of_nothing_are_refused(server: AgentLightni
         assert (unknown.status_code, "ro-none" in unknown.text) == (404, True)
         assert (await http.post("/rollout", json={})).status_code == 422
     report = await server.get_completed_rollout(rollout_id)
-    assert report is not None
     assert report.final_reward == 0.5
 
 
@@ -211,39 +192,29 @@ async def test_page_in_a_browser_claims_no_task(server: AgentLightningServer) ->
 async def test_beyond_loopback_a_token_is_needed_and_stands_in_the_address() -> None:
     with pytest.raises(ConfigError, match="AGL_SERVER_TOKEN"):
         AgentLightningServer(host="0.0.0.0")
-    server = AgentLightningServer(host="0.0.0.0", port=0, token=TOKEN)
-    await server.start()
-    try:
+    async with serving(host="0.0.0.0", token=TOKEN) as server:
         await server.queue_task("task")
         without = AgentLightningClient(f"http://127.0.0.1:{server.port}")
         with pytest.raises(ConfigError, match="401"):
             await without.poll_next_task_async()
         assert f"agl:{TOKEN}@" in server.endpoint
         assert await client_of(server).poll_next_task_async() is not None
-    finally:
-        await server.stop()
 
 
 async def test_client_reads_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGL_SERVER_TOKEN", TOKEN)
-    server = AgentLightningServer(port=0)
-    await server.start()
-    try:
+    async with serving() as server:
         await server.queue_task("task")
         client = AgentLightningClient(f"http://127.0.0.1:{server.port}")
         assert await client.poll_next_task_async() is not None
-    finally:
-        await server.stop()
 
 
 async def test_client_refuses_what_is_no_server_of_0_1() -> None:
     store = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
     await store.start()
-    try:
-        with pytest.raises(ConfigError, match="LightningStoreClient"):
-            await AgentLightningClient(store.endpoint).poll_next_task_async()
-    finally:
-        await store.stop()
+    with pytest.raises(ConfigError, match="LightningStoreClient"):
+        await AgentLightningClient(store.endpoint).poll_next_task_async()
+    await store.stop()
 
 
 async def test_polling_goes_on_where_nobody_listens_yet() -> None:
@@ -253,12 +224,8 @@ async def test_polling_goes_on_where_nobody_listens_yet() -> None:
     polling = asyncio.create_task(client_of(server).poll_next_task_async())
     await server.queue_task("task")
     await server.start()
-    try:
-        task = await asyncio.wait_for(polling, 5)
-        assert task is not None
-        assert task.input == "task"
-    finally:
-        await server.stop()
+    assert (await asyncio.wait_for(polling, 5)).input == "task"
+    await server.stop()
 
 
 # --- in process
@@ -267,15 +234,9 @@ async def test_polling_goes_on_where_nobody_listens_yet() -> None:
 def test_loader_gives_its_tasks_in_turn_for_ever() -> None:
     loader = DevTaskLoader([{"q": 1}, {"q": 2}], PROMPT)
     tasks = [loader.poll_next_task() for _ in range(3)]
-    assert [task and task.rollout_id for task in tasks] == [
-        "local_task_001",
-        "local_task_002",
-        "local_task_001",
-    ]
+    assert [task.rollout_id for task in tasks] == [f"local_task_00{n}" for n in (1, 2, 1)]
     update = loader.get_latest_resources()
-    assert update is not None
-    assert update.resources_id == "local"
-    assert update.resources == PROMPT
+    assert (update.resources_id, update.resources) == ("local", PROMPT)
     with pytest.raises(ValueError, match="local"):
         loader.get_resources_by_id("other")
 
@@ -327,7 +288,6 @@ def test_agent_of_0_1_may_return_all_that_it_could() -> None:
     assert report_of("none").final_reward is None
     triplets = report_of("triplets")
     assert triplets.final_reward == 0.25
-    assert triplets.triplets is not None
     assert triplets.triplets[0].prompt == "local"
     assert report_of("dicts").trace == [{"name": "x"}]
     report = report_of("report")
@@ -338,7 +298,6 @@ def test_agent_of_0_1_may_return_all_that_it_could() -> None:
 def test_agent_that_raises_is_reported_with_its_task_and_its_error() -> None:
     report = report_of("no such answer")
     assert report.final_reward is None
-    assert report.task is not None
     assert report.task.input == "no such answer"
     assert report.metadata["error"] == "KeyError: 'no such answer'"
 
@@ -347,21 +306,18 @@ def test_agent_that_raises_is_reported_with_its_task_and_its_error() -> None:
 
 
 @pytest.fixture
-def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread: the server's user, beside the trainer."""
+def there() -> Iterator[Any]:
+    """Runs what it is given on a loop in a thread: the server's user, beside the trainer."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    yield loop
+    yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
 
 
-def test_trainer_runs_an_agent_against_a_server(other_loop: asyncio.AbstractEventLoop) -> None:
-    def there(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, other_loop).result(20)
-
+def test_trainer_runs_an_agent_against_a_server(there) -> None:
     server = AgentLightningServer(port=0)
     there(server.start())
     try:
@@ -377,7 +333,7 @@ def test_trainer_runs_an_agent_against_a_server(other_loop: asyncio.AbstractEven
 
 
 @pytest.fixture
-def stored(other_loop: asyncio.AbstractEventLoop) -> Iterator[tuple[str, Any]]:
+def stored(there) -> Iterator[tuple[str, Any]]:
     """Address of a store server, with its token, and the store, in which a task waits."""
     store = agl.InMemoryLightningStore()
 
@@ -388,18 +344,13 @@ def stored(other_loop: asyncio.AbstractEventLoop) -> Iterator[tuple[str, Any]]:
         await store.enqueue_rollout("reward", mode="train")
         return server
 
-    def there(coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, other_loop).result(20)
-
     server = there(serve())
     assert "@" in server.endpoint, "the token stands in the address"
     yield server.endpoint, lambda: there(store.query_rollouts())
     there(server.stop())
 
 
-def test_agent_joins_a_store_by_an_address_with_a_token(
-    stored: tuple[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_joins_a_store_by_an_address_with_a_token(stored, caplog, monkeypatch) -> None:
     monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
     url, rollouts = stored
     with caplog.at_level("DEBUG"):
@@ -409,18 +360,10 @@ def test_agent_joins_a_store_by_an_address_with_a_token(
     assert "Baseline" not in caplog.text
 
 
-def test_what_is_the_servers_is_refused_where_an_agent_joins_its_store(
-    stored: tuple[str, Any],
-) -> None:
+def test_what_is_the_servers_is_refused_where_an_agent_joins_its_store(stored) -> None:
     url, _ = stored
-    given = {
-        "algorithm": "baseline",
-        "adapter": {},
-        "llm_proxy": {},
-        "store": agl.InMemoryLightningStore(),
-        "initial_resources": PROMPT,
-        "port": 4747,
-    }
+    given = {"algorithm": "baseline", "adapter": {}, "llm_proxy": {}, "port": 4747}
+    given |= {"store": agl.InMemoryLightningStore(), "initial_resources": PROMPT}
     for name, value in given.items():
         trainer = Trainer(tracer=agl.OtelTracer, **{name: value})
         with pytest.raises(ConfigError, match=f"leave {name} unused") as raised:
@@ -430,9 +373,7 @@ def test_what_is_the_servers_is_refused_where_an_agent_joins_its_store(
         Trainer(tracer=agl.OtelTracer, store=given["store"], run_dir="run").fit(Agent(), url)
 
 
-def test_address_of_a_store_that_is_not_there_yet_is_logged_without_its_token(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_address_of_a_store_that_is_not_there_yet_is_logged_without_its_token(caplog) -> None:
     from agentlightning._v01 import of_store
 
     class EnoughError(Exception):
@@ -464,21 +405,13 @@ def test_loader_takes_the_place_of_the_server_in_development() -> None:
 def test_tutorials_command_serves_tasks() -> None:
     program = "from agentlightning._v01.command import main; main()"
     arguments = ["server", "start", "--port", "0", "--debug"]
-    server = subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stderr is not None
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         line = next(line for line in server.stderr if line.startswith("serving"))
         address = line.rpartition(" ")[2].strip()
         assert AgentLightningClient(address).get_latest_resources() is None
         server.send_signal(signal.SIGINT)
         assert server.wait(20) == 0
-    finally:
-        server.kill()
-        server.wait()
-        assert server.stderr is not None
-        server.stderr.close()
 
 
 def test_tutorials_command_refuses_what_it_cannot() -> None:
@@ -508,19 +441,16 @@ def test_programs_of_a_tutorial_run_as_they_are(tmp_path: Path) -> None:
     trainer = program("# Save this as run_trainer.py", "asyncio.run(main())")
     dev = program("async def main_dev_test", "asyncio.run(main_dev_test())")
     imports = trainer[: trainer.index("# A dummy task queue")]
-    said: dict[str, str] = {}
-    programs = {"simple_agent": agent, "run_trainer": trainer, "dev_test": imports + dev}
-    for name, text in programs.items():
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        ran = subprocess.run(
-            [sys.executable, f"{name}.py"], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert ran.returncode == 0, ran.stderr
-        said[name] = ran.stdout
     # Its own reader of the expected answer stumbles over the bracket after it: no reward is 1.
-    assert "Local Test 1 Reward: 0.0\n" in said["simple_agent"]
-    assert "Optimizer received reward for iter_4_task_4: 0.0\n" in said["run_trainer"]
-    assert "Final Reward: 0.0\n" in said["dev_test"]
+    for name, text, words in (
+        ("simple_agent", agent, "Local Test 1 Reward: 0.0\n"),
+        ("run_trainer", trainer, "Optimizer received reward for iter_4_task_4: 0.0\n"),
+        ("dev_test", imports + dev, "Final Reward: 0.0\n"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        ran = python(f"{name}.py", cwd=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+        assert words in ran.stdout
 
 
 def test_every_agent_of_agl_is_an_agent() -> None:

@@ -2,12 +2,12 @@
 
 import argparse
 import asyncio
-import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 pytest.importorskip("agl_adapters")
 
@@ -15,6 +15,8 @@ import agentlightning as agl
 from agentlightning.adapter.triplet import TraceTree
 from agentlightning.algorithm.apo import APO
 from agentlightning.types import Span
+
+from .spans import span
 
 pytestmark = pytest.mark.plugins
 
@@ -145,20 +147,6 @@ def test_inputs_of_an_operation_have_the_keys_of_0_3() -> None:
 # --- triplets
 
 
-def span(name: str, number: int, parent: int | None, until: float, **attributes: Any) -> Span:
-    return Span.from_attributes(
-        name=name,
-        rollout_id="ro-1",
-        attempt_id="at-1",
-        sequence_id=number,
-        span_id=f"{number:016x}",
-        parent_id=None if parent is None else f"{parent:016x}",
-        start_time=float(number),
-        end_time=until,
-        attributes=attributes,
-    )
-
-
 TOKENS = {"prompt_token_ids": [1, 2], "response_token_ids": [3]}
 SAID = {
     "gen_ai.prompt.0.role": "user",
@@ -172,7 +160,7 @@ SAID = {
 def scattered() -> list[Span]:
     """A call that happened within an agent, whose span hangs beside that of the agent."""
     return [
-        span("session", 1, None, 20.0),
+        span("session", 1, end=20.0),
         span("agent", 2, 1, 10.0, **{"agent.name": "writer"}),
         span("openai.chat.completion", 3, 1, 3.5, **TOKENS, **SAID),
         span("openai.chat.completion", 12, 1, 12.5, **TOKENS),
@@ -207,11 +195,7 @@ def test_names_of_a_tree_say_which_span_is_which_agent() -> None:
 
 @pytest.mark.parametrize("module", ["cli", "cli.store", "cli.prometheus", "cli.vllm"])
 def test_command_is_run_as_a_module_too(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"agentlightning.{module}", "--no-such-option"],
-        capture_output=True,
-        text=True,
-    )
+    done = python("-m", f"agentlightning.{module}", "--no-such-option")
     command = module.partition(".")[2]
     assert done.returncode == 2, done.stderr
     assert "--no-such-option" in done.stderr or f"agl: {command!r} needs vLLM" in done.stderr
@@ -242,9 +226,7 @@ def test_default_adapter_trains_the_agents_that_the_agent_names() -> None:
         trainer(adapter={"agent_match": "other"}).fit(Agent(trained_agents="plan"))
 
 
-def test_methods_of_an_agent_that_0_3_did_not_call_are_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_methods_of_an_agent_that_0_3_did_not_call_are_named(caplog) -> None:
     class Agent(agl.LitAgent[Any]):
         def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
             return 1.0
@@ -278,11 +260,6 @@ def test_port_of_a_strategy_without_a_server_is_refused_as_it_was_written() -> N
         trainer(port=14999)
 
 
-def test_resource_that_is_set_says_how_resources_change() -> None:
-    with pytest.raises(AttributeError, match="by the store's add_resources or update_resources"):
-        agl.LLM(endpoint="http://127.0.0.1:1", model="m").model = "n"  # pyright: ignore[reportAttributeAccessIssue]
-
-
 @pytest.mark.parametrize(
     ("params", "entry", "words"),
     [
@@ -311,7 +288,7 @@ from agentlightning import *
 from agentlightning.algorithm import *
 print(Trainer, Baseline)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
@@ -336,9 +313,7 @@ def test_texts_that_mean_none() -> None:
         nullable_int("")
 
 
-def test_command_line_of_constructors_is_shown_with_dashes_and_takes_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_of_constructors_is_shown_with_dashes_and_takes_none(monkeypatch, capsys):
     class Tool:
         def __init__(self, max_steps: int | None, notes: str | None = "x") -> None:
             self.given = (max_steps, notes)

@@ -1,24 +1,25 @@
 """Clients of 0.1 do the rollouts of an algorithm of today, through the proxy."""
 
 import asyncio
-import socket
 import threading
 from typing import Any
 
 import httpx
 import pytest
+from tests.models import entry
+from tests.waiting import free_port
 
 import agl
 from agentlightning import (
     AgentLightningClient,
-    AgentLightningServer,
     LegacyAgentRunner,
     LitAgent,
     OtelTracer,
     TracerTraceToTriplet,
 )
 from agentlightning.verl.entrypoint import serve_tasks_of
-from agl_testing.echo_llm import EchoLLM
+
+from .test_server_of_0_1 import serving
 
 pytestmark = pytest.mark.plugins
 
@@ -47,9 +48,8 @@ class Learns(agl.Algorithm):
         self.came: list[tuple[str, float | None, int]] = []
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
-        backend = {"model": "hosted_vllm/tiny", "api_base": self.url}
         proxy: Any = self.get_llm_proxy()
-        proxy.update_model_list([{"model_name": "tiny", "litellm_params": backend}])
+        proxy.update_model_list([entry("tiny", self.url)])
         await self.publish_resources({"main_llm": proxy.as_resource()})
         store = self.get_store()
         queued = [await store.enqueue_rollout(task, mode="train") for task in train_dataset]
@@ -61,13 +61,9 @@ class Learns(agl.Algorithm):
             self.came.append((ended.status, agl.find_final_reward(spans), tokens))
 
 
-def test_calls_of_0_1s_agents_are_recorded_for_their_rollouts(
-    echo_llm: EchoLLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_of_0_1s_agents_are_recorded_for_their_rollouts(echo_llm, monkeypatch) -> None:
     monkeypatch.setenv("AGL_SERVER_TOKEN", "a-token-that-is-long-enough")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     client = AgentLightningClient(f"http://127.0.0.1:{port}", poll_interval=0.05)
     runner = LegacyAgentRunner(Agent(), client, OtelTracer(), TracerTraceToTriplet(), max_tasks=2)
     thread = threading.Thread(target=runner.iter)
@@ -82,36 +78,24 @@ def test_calls_of_0_1s_agents_are_recorded_for_their_rollouts(
 
 
 async def test_resources_for_an_attempt_are_none_when_another_has_the_task() -> None:
-    server = AgentLightningServer(port=0, task_timeout_seconds=0.2)
-    await server.start()
-    try:
+    async with serving(task_timeout_seconds=0.2) as server:
         await server.update_resources({"llm": agl.ProxyLLM(endpoint="http://x/v1", model="m")})
         await server.queue_task("task")
         client = AgentLightningClient(server.endpoint, poll_interval=0.05)
         first, second = [await client.poll_next_task_async() for _ in range(2)]
-        assert first is not None
-        assert second is not None
         assert first.resources_id is not None
         assert second.resources_id is not None
         assert first.resources_id != second.resources_id
         assert await client.get_resources_by_id_async(first.resources_id) is None
         update = await client.get_resources_by_id_async(second.resources_id)
-        assert update is not None
-        assert "/attempt/" in update.resources["llm"].endpoint  # pyright: ignore[reportAttributeAccessIssue]
-    finally:
-        await server.stop()
+        assert "/attempt/" in update.resources["llm"].endpoint
 
 
 async def test_task_of_an_algorithm_whose_client_dies_is_handed_out_again() -> None:
     store = agl.InMemoryLightningStore()
-    server = AgentLightningServer(port=0, task_timeout_seconds=0.2, store=store)
-    await server.start()
-    try:
+    async with serving(task_timeout_seconds=0.2, store=store) as server:
         queued = await store.enqueue_rollout("task")
         client = AgentLightningClient(server.endpoint, poll_interval=0.05)
         await client.poll_next_task_async()
         again = await asyncio.wait_for(client.poll_next_task_async(), 20)
-        assert again is not None
         assert (again.rollout_id, again.num_claims) == (queued.rollout_id, 2)
-    finally:
-        await server.stop()

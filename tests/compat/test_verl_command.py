@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreter import python
+from tests.models import entry
+from tests.waiting import free_port
 
 pytest.importorskip("agl_verl")
 pytest.importorskip("agl_gateway")
@@ -15,32 +18,22 @@ pytest.importorskip("agl_gateway")
 import agentlightning as agl
 from agentlightning.verl.entrypoint import config_of
 from agl.errors import ConfigError
-from agl_http.server import bind
 from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.plugins
 
 COMMAND = [
-    "algorithm.adv_estimator=grpo",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "trainer.n_gpus_per_node=1",
-    "data.train_batch_size=32",
-    "actor_rollout_ref.rollout.n=4",
+    *("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.tensor_model_parallel_size=1"),
+    *("trainer.n_gpus_per_node=1", "data.train_batch_size=32", "actor_rollout_ref.rollout.n=4"),
     "actor_rollout_ref.actor.ppo_mini_batch_size=32",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
     "actor_rollout_ref.rollout.multi_turn.format=hermes",
-    "actor_rollout_ref.model.path=Qwen/Qwen2.5-Coder-3B-Instruct",
-    "data.max_prompt_length=4096",
-    "data.max_response_length=2048",
-    "data.truncation='error'",
-    "trainer.val_before_train=True",
-    "actor_rollout_ref.actor.optim.lr=1e-6",
-    "actor_rollout_ref.model.use_remove_padding=True",
-    "actor_rollout_ref.actor.use_kl_loss=False",
-    "actor_rollout_ref.actor.kl_loss_coef=0.000",
-    "actor_rollout_ref.actor.entropy_coeff=0",
-    "actor_rollout_ref.actor.clip_ratio_low=0.2",
+    *("actor_rollout_ref.model.path=Qwen/Qwen2.5-Coder-3B-Instruct", "data.max_prompt_length=4096"),
+    *("data.max_response_length=2048", "data.truncation='error'", "trainer.val_before_train=True"),
+    *("actor_rollout_ref.actor.optim.lr=1e-6", "actor_rollout_ref.model.use_remove_padding=True"),
+    *("actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.kl_loss_coef=0.000"),
+    *("actor_rollout_ref.actor.entropy_coeff=0", "actor_rollout_ref.actor.clip_ratio_low=0.2"),
     "actor_rollout_ref.actor.clip_ratio_high=0.3",
     "actor_rollout_ref.model.enable_gradient_checkpointing=True",
     "actor_rollout_ref.actor.fsdp_config.param_offload=True",
@@ -48,23 +41,13 @@ COMMAND = [
     "actor_rollout_ref.rollout.name=vllm",
     "actor_rollout_ref.rollout.gpu_memory_utilization=0.8",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
-    "actor_rollout_ref.ref.fsdp_config.param_offload=True",
-    "algorithm.use_kl_in_reward=False",
-    "trainer.critic_warmup=0",
-    "trainer.logger=['console','wandb']",
-    "trainer.project_name=AgentLightning",
-    "trainer.experiment_name=train_sql_agent",
-    "trainer.nnodes=1",
-    "trainer.save_freq=256",
-    "trainer.test_freq=32",
+    *("actor_rollout_ref.ref.fsdp_config.param_offload=True", "algorithm.use_kl_in_reward=False"),
+    *("trainer.critic_warmup=0", "trainer.logger=['console','wandb']"),
+    *("trainer.project_name=AgentLightning", "trainer.experiment_name=train_sql_agent"),
+    *("trainer.nnodes=1", "trainer.save_freq=256", "trainer.test_freq=32"),
     "trainer.total_epochs=2",
 ]
 """That of 0.1's SQL agent, but for its port and its data."""
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentlightning.verl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -84,7 +67,7 @@ def test_arguments_are_verls_own() -> None:
 @pytest.mark.skipif(find_spec("verl") is not None, reason="verl is installed")
 def test_command_of_0_1_is_taken_whole_and_says_what_to_install(tasks: str) -> None:
     files = [f"data.train_files={tasks}", f"data.val_files={tasks}"]
-    ended = run("agentlightning.port=0", *files, *COMMAND)
+    ended = python("-m", "agentlightning.verl", "agentlightning.port=0", *files, *COMMAND)
     assert ended.returncode == 1
     assert "data.truncation='error' has no effect" in ended.stderr.replace("\n", " ")
     assert "verl is not installed" in ended.stderr
@@ -100,12 +83,10 @@ def test_command_of_0_1_is_taken_whole_and_says_what_to_install(tasks: str) -> N
         (["trainer.nonsense=1"], "trainer.nonsense: unknown key"),
     ],
 )
-def test_what_the_command_cannot_do_is_refused_by_name(
-    arguments: list[str], said: str, tasks: str
-) -> None:
+def test_what_the_command_cannot_do_is_refused_by_name(arguments, said, tasks) -> None:
     if arguments and "train_files" not in arguments[0]:
         arguments = [*arguments, f"data.train_files={tasks}"]
-    ended = run(*arguments)
+    ended = python("-m", "agentlightning.verl", *arguments)
     assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
 
 
@@ -135,8 +116,7 @@ class Agent(agl.LitAgent[Any]):
 @pytest.mark.parametrize("comes_first", ["server", "agent"])
 def test_agent_of_0_1_does_the_rollouts_of_a_server_that_is_a_store(comes_first: str) -> None:
     pytest.importorskip("openai")
-    with bind("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     rewards: list[tuple[float | None, list[str]]] = []
 
     @agl.algo
@@ -150,12 +130,11 @@ def test_agent_of_0_1_does_the_rollouts_of_a_server_that_is_a_store(comes_first:
 
     def serve() -> None:
         with EchoLLM(lambda request: f"you said {request['messages'][-1]['content']}") as llm:
-            backend = {"model": "hosted_vllm/m", "api_base": llm.url}
             agl.Trainer(
                 algorithm=algorithm,
                 tracer=agl.OtelTracer(),
                 strategy=agl.ClientServerExecutionStrategy("algorithm", server_port=port),
-                llm_proxy={"model_list": [{"model_name": "m", "litellm_params": backend}]},
+                llm_proxy={"model_list": [entry("m", llm.url)]},
             ).fit(Agent(), [{"question": "one"}, {"question": "two"}])
 
     code = (

@@ -1,17 +1,34 @@
 """What the tests of the examples share."""
 
+import contextlib
+import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from tests.interpreter import AGL, python
+from tests.models import entry
 
 import agl
 import agl_gateway
 from agl_testing.echo_llm import EchoLLM
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Scripts:
+    """Modules of the example in use, imported when a test names them: ``scripts.train.main``."""
+
+    def __getattr__(self, name: str) -> Any:
+        return import_module(name)
+
+
+scripts = Scripts()
 
 
 class Outcome:
@@ -32,20 +49,13 @@ class Bench:
     def __init__(self, llm: EchoLLM, *others: str) -> None:
         self.llm = llm
         self.store = agl.InMemoryLightningStore()
-        models = [
-            {
-                "model_name": name,
-                "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": llm.url},
-            }
-            for name in ("policy", *others)
-        ]
+        models = [entry(name, llm.url) for name in ("policy", *others)]
         self.proxy = agl_gateway.LLMProxy(model_list=models, store=self.store)
 
     async def run(self, agent: agl.LitAgent[Any], task: Any) -> Outcome:
         """One rollout in mode ``train``, as a runner does it."""
-        update = await self.store.add_resources(
-            {"main_llm": self.proxy.as_resource(model="policy")}
-        )
+        served = self.proxy.as_resource(model="policy")
+        update = await self.store.add_resources({"main_llm": served})
         rollout = await self.store.enqueue_rollout(task, "train", update.resources_id)
         runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
         with runner.run_context(agent=agent, store=self.store):
@@ -59,6 +69,19 @@ class Bench:
 Start = Callable[..., Any]
 
 
+@contextlib.contextmanager
+def memory_store(variables: dict[str, str]) -> Iterator[str]:
+    """The address of ``agl store`` in a process of its own."""
+    command = [sys.executable, *AGL, "store", "--port", "0", "--backend", "memory"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=variables, text=True, **pipes) as store:
+        found = (re.search(r"http://\S+:\d+", line) for line in store.stdout)
+        try:
+            yield next(match[0] for match in found if match)
+        finally:
+            store.terminate()
+
+
 def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[str]:
     """Run an agent's own script against a scripted model; gives the lines that it prints."""
     with EchoLLM(reply) as llm:
@@ -66,18 +89,26 @@ def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[st
     return done.stdout.splitlines()
 
 
-def run_script(
-    script: Path, *arguments: object, code: int = 0, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_script(script, *arguments, code=0, **variables) -> subprocess.CompletedProcess[str]:
     """Run a script of an example, which has to exit with ``code``."""
-    done = subprocess.run(
-        [sys.executable, script, *map(str, arguments)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-    )
+    done = python(script, *map(str, arguments), env=environment(**variables))
     assert done.returncode == code, done.stderr[-5000:]
     return done
+
+
+def learned(folder: Path, gain: float = 0.2) -> list[dict[str, Any]]:
+    """The steps of a training, which has to account for its calls and to raise the reward.
+
+    Of so many rollouts as the examples have at each end, 0.2 is three standard deviations or more.
+    """
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    steps = [step for step in lines if "reward/mean" in step]
+    for step in steps:
+        left_out = sum(v for k, v in step.items() if k.startswith("calls/excluded/"))
+        assert step["calls/total"] == step["calls/trained"] + left_out
+    first, last = (sum(s["reward/mean"] for s in part) / 2 for part in (steps[:2], steps[-2:]))
+    assert last > first + gain
+    return steps
 
 
 def environment(**variables: str) -> dict[str, str]:

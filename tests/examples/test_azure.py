@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script
+from example_bench import EXAMPLES, debug_alone, run_script, scripts
 
 for module in ("agl_azure", "azure.mgmt.cognitiveservices"):
     pytest.importorskip(module)
@@ -31,12 +31,9 @@ class Careless(Azure):
     """Its base model looks every second country up, and else says what comes to its mind."""
 
     def guess(self, question: str, number: int, chance: random.Random) -> list[dict[str, Any]]:
-        from capital_agent import CAPITALS
-        from scripted_llm import call_for
-
-        if question in CAPITALS.values():
+        if question in scripts.capital_agent.CAPITALS.values():
             return [{"content": question}] * number
-        call = call_for(question)
+        call = scripts.scripted_llm.call_for(question)
         return [call if chance.random() < 0.5 else {"content": "Atlantis"} for _ in range(number)]
 
 
@@ -52,24 +49,19 @@ def azure() -> Iterator[Azure]:
 
 
 def test_every_question_can_be_answered_with_the_table() -> None:
-    from capital_agent import CAPITALS, country_capital_lookup, load_tasks
-
-    train, val = load_tasks()
+    train, val = scripts.capital_agent.load_tasks()
     assert (len(train), len(val)) == (32, 8)
     for task in [*train, *val]:
-        (country,) = [name for name in CAPITALS if name in task["question"]]
-        assert country_capital_lookup(country) == task["private"]["answer"]
-    assert "no country" in country_capital_lookup("Atlantis")
+        (country,) = [name for name in scripts.capital_agent.CAPITALS if name in task["question"]]
+        assert scripts.capital_agent.country_capital_lookup(country) == task["private"]["answer"]
+    assert "no country" in scripts.capital_agent.country_capital_lookup("Atlantis")
     with (FOLDER / "capital_samples.csv").open(encoding="utf-8") as lines:
         assert len(list(csv.DictReader(lines))) == 40
 
 
 async def test_agent_looks_the_capital_up(start_bench: Any) -> None:
-    from capital_agent import capital_agent
-    from scripted_llm import scripted_reply
-
-    bench = await start_bench(scripted_reply)
-    outcome = await bench.run(capital_agent, TASK)
+    bench = await start_bench(scripts.scripted_llm.scripted_reply)
+    outcome = await bench.run(scripts.capital_agent.capital_agent, TASK)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
     assert [message["role"] for message in bench.llm.requests[1]["messages"]] == [
         *("system", "user", "assistant", "tool")
@@ -86,8 +78,6 @@ async def test_agent_looks_the_capital_up(start_bench: Any) -> None:
     ],
 )
 async def test_wrong_call_is_explained_to_the_model(function: Any, start_bench: Any) -> None:
-    from capital_agent import capital_agent
-
     call = {"id": "call_1", "type": "function", "function": function}
 
     def reply(request: dict[str, Any]) -> Any:
@@ -98,13 +88,11 @@ async def test_wrong_call_is_explained_to_the_model(function: Any, start_bench: 
         return {"role": "assistant", "content": None, "tool_calls": [call]}
 
     bench = await start_bench(reply)
-    assert (await bench.run(capital_agent, TASK)).reward == 1
+    assert (await bench.run(scripts.capital_agent.capital_agent, TASK)).reward == 1
 
 
 def test_agent_runs_alone() -> None:
-    from scripted_llm import scripted_reply
-
-    lines = debug_alone(FOLDER / "capital_agent.py", scripted_reply)
+    lines = debug_alone(FOLDER / "capital_agent.py", scripts.scripted_llm.scripted_reply)
     assert [line[:2] for line in lines[1::2]] == ["1 "] * 5
     assert all(" -> " in line for line in lines[::2])
 
@@ -114,30 +102,21 @@ def test_agent_runs_alone() -> None:
 
 def name_resource(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The variables of ``.env.example``, and the options that are not for users."""
-    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", azure.url)
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", azure.key)
-    monkeypatch.setenv("AZURE_SUBSCRIPTION_ID", "sub-1")
-    monkeypatch.setenv("AZURE_RESOURCE_GROUP", "group-1")
-    monkeypatch.setenv("AZURE_OPENAI_DEPLOYMENT", "base")
-    monkeypatch.setenv("AZURE_OPENAI_MODEL", "gpt-base-2026-01-01")
-    return {
-        "account_name": "acme",
-        "credential": Login(azure.token),
-        "management_url": azure.url,
-        "poll_seconds": 0.02,
-        "show_progress": False,
-        "rollouts_per_task": 3,
-    }
+    openai = {"ENDPOINT": azure.url, "API_KEY": azure.key, "DEPLOYMENT": "base"}
+    openai["MODEL"] = "gpt-base-2026-01-01"
+    variables = {f"OPENAI_{name}": value for name, value in openai.items()}
+    variables |= {"SUBSCRIPTION_ID": "sub-1", "RESOURCE_GROUP": "group-1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"AZURE_{name}", value)
+    resource = {"account_name": "acme", "credential": Login(azure.token)}
+    quick = {"poll_seconds": 0.02, "show_progress": False, "rollouts_per_task": 3}
+    return {**resource, "management_url": azure.url, **quick}
 
 
-def test_iterations_teach_the_model_to_look_capitals_up(
-    azure: Azure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from train_capital_agent import train
-
+def test_iterations_teach_the_model_to_look_capitals_up(azure, tmp_path, monkeypatch) -> None:
     options = name_resource(azure, monkeypatch)
     options |= {"tasks_per_iteration": 32, "keep_fraction": 1.0}
-    summary = train(tmp_path, iterations=2, **options)
+    summary = scripts.train_capital_agent.train(tmp_path, iterations=2, **options)
     rewards = summary["rewards"]
     assert rewards[0] < 0.75
     assert rewards[-1] > 0.85
@@ -152,13 +131,11 @@ def test_iterations_teach_the_model_to_look_capitals_up(
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
 
 
-def test_dry_run_says_what_a_job_would_cost(
-    azure: Azure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from train_capital_agent import train
-
+def test_dry_run_says_what_a_job_would_cost(azure, tmp_path, monkeypatch) -> None:
     options = name_resource(azure, monkeypatch)
-    summary = train(tmp_path, dry_run=True, price_per_million_tokens=5.0, **options)
+    summary = scripts.train_capital_agent.train(
+        tmp_path, dry_run=True, price_per_million_tokens=5.0, **options
+    )
     assert summary["cost"] > 0
     assert json.loads(Path(summary["file"]).read_text().splitlines()[0])["messages"]
     assert azure.jobs == azure.files == {}

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script
+from example_bench import EXAMPLES, debug_alone, run_script, scripts
 
-import agl
 from agl.runner.sandbox import grader_of
+from agl_adapters import TraceToRows
+from agl_records.calls.reader import model_calls
 
 for module in ("autogen_agentchat", "autogen_ext", "mcp"):
     pytest.importorskip(module)
@@ -43,9 +44,7 @@ def on_path(use_example: Any) -> None:
     ],
 )
 def test_calculator_calculates(expression: str, value: str) -> None:
-    from calculator import calculate
-
-    assert calculate(expression) == value
+    assert scripts.calculator.calculate(expression) == value
 
 
 @pytest.mark.parametrize(
@@ -74,10 +73,8 @@ def test_calculator_calculates(expression: str, value: str) -> None:
     ],
 )
 def test_calculator_refuses_what_is_no_calculation(expression: str) -> None:
-    from calculator import calculate
-
     with pytest.raises(ValueError):  # noqa: PT011 - of every kind; the tool gives it as an error
-        calculate(expression)
+        scripts.calculator.calculate(expression)
 
 
 def children() -> set[int]:
@@ -92,13 +89,11 @@ def children() -> set[int]:
 
 
 async def test_calculator_is_one_process_while_it_is_used(tmp_path: Path) -> None:
-    from calc_agent import calculator
-
     before = children()
-    async with calculator() as one:
+    async with scripts.calc_agent.calculator() as one:
         assert [tool["name"] for tool in await one.list_tools()] == ["calculate"]
         started = children() - before
-        async with calculator() as other:
+        async with scripts.calc_agent.calculator() as other:
             assert one is other
             answers = await asyncio.gather(
                 one.call_tool("calculate", {"expression": "6 * 7"}),
@@ -118,42 +113,38 @@ async def test_calculator_is_one_process_while_it_is_used(tmp_path: Path) -> Non
 
 
 def test_small_set_is_the_same_each_time_and_its_parts_are_apart() -> None:
-    from calc_tasks import small_tasks
-
-    train, test = small_tasks()
-    assert (train, test) == small_tasks()
+    train, test = scripts.calc_tasks.small_tasks()
+    assert (train, test) == scripts.calc_tasks.small_tasks()
     assert (len(train), len(test)) == (120, 40)
     assert not {task["question"] for task in train} & {task["question"] for task in test}
 
 
 def test_results_of_plain_sums_are_right() -> None:
-    from calc_tasks import small_tasks
-    from calculator import calculate
-
     sums = [
         task
-        for part in small_tasks()
+        for part in scripts.calc_tasks.small_tasks()
         for task in part
         if set(task["question"][8:-1]) <= set("0123456789+-*() ")
     ]
     assert len(sums) == 20
     for task in sums:
-        assert calculate(task["question"][8:-1]) == task["private"]["result"]
+        assert scripts.calculator.calculate(task["question"][8:-1]) == task["private"]["result"]
 
 
 def test_calc_x_is_read_from_parquet(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
-    from calc_tasks import load_tasks
 
     for name, result in (("train", "1/2"), ("test", "3")):
         rows = [{"id": "a", "question": name, "chain": "<gadget/>", "result": result}]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
-    train, test = load_tasks(tmp_path / "train.parquet", tmp_path / "test.parquet")
+    train, test = scripts.calc_tasks.load_tasks(
+        tmp_path / "train.parquet", tmp_path / "test.parquet"
+    )
     assert train == [{"question": "train", "private": {"result": "1/2"}}]
     assert test == [{"question": "test", "private": {"result": "3"}}]
     with pytest.raises(FileNotFoundError):
-        load_tasks(tmp_path / "train.parquet", tmp_path / "none.parquet")
+        scripts.calc_tasks.load_tasks(tmp_path / "train.parquet", tmp_path / "none.parquet")
 
 
 @pytest.mark.parametrize(
@@ -172,17 +163,13 @@ def test_calc_x_is_read_from_parquet(tmp_path: Path) -> None:
     ],
 )
 def test_answer_is_graded(text: str, reward: float) -> None:
-    from answers import grade
-
-    assert grade(text, "84") == reward
+    assert scripts.answers.grade(text, "84") == reward
 
 
 def test_data_without_a_number_is_no_reward() -> None:
-    from answers import grade
-
-    assert grade("### ANSWER: 1,250.5 ###", "1250.50") == 1
+    assert scripts.answers.grade("### ANSWER: 1,250.5 ###", "1250.50") == 1
     with pytest.raises(ValueError, match="must be a number"):
-        grade("### ANSWER: 1 ###", "unknown")
+        scripts.answers.grade("### ANSWER: 1 ###", "unknown")
 
 
 # --- the agent ------------------------------------------------------------------------------------
@@ -192,11 +179,6 @@ def test_data_without_a_number_is_no_reward() -> None:
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float, start_bench: Any
 ) -> None:
-    from calc_agent import calc_agent
-
-    from agl_adapters import TraceToRows
-    from agl_records.calls.reader import model_calls
-
     def reply(request: dict[str, Any]) -> Any:
         last = request["messages"][-1]
         if last["role"] == "tool":
@@ -205,10 +187,10 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
         call = {"id": "call_1", "type": "function", "function": function}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
 
-    grader_of(calc_agent)  # its process stays for as long as there is the agent
+    grader_of(scripts.calc_agent.calc_agent)  # its process stays for as long as there is the agent
     before = children()
     bench = await start_bench(reply)
-    outcome = await bench.run(calc_agent, TASK)
+    outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == reward
     assert children() == before
@@ -224,8 +206,6 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
 
 
 async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) -> None:
-    from calc_agent import calc_agent
-
     def reply(request: dict[str, Any]) -> Any:
         results = [m["content"] for m in request["messages"] if m["role"] == "tool"]
         if len(results) == 2:
@@ -236,33 +216,30 @@ async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) 
         return {"role": "assistant", "content": None, "tool_calls": [call]}
 
     bench = await start_bench(reply)
-    outcome = await bench.run(calc_agent, TASK)
+    outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
     assert outcome.reward == 1
     assert "cannot calculate" in bench.llm.requests[1]["messages"][-1]["content"]
 
 
 async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: Any) -> None:
-    from calc_agent import MAX_TOOL_CALLS, calc_agent
-
     function = {"name": "calculate", "arguments": '{"expression": "1"}'}
     call = {"id": "call_1", "type": "function", "function": function}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     bench = await start_bench(lambda request: message)
-    outcome = await bench.run(calc_agent, TASK)
+    outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 0
-    assert len(bench.llm.requests) == MAX_TOOL_CALLS
+    assert len(bench.llm.requests) == scripts.calc_agent.MAX_TOOL_CALLS
 
 
 # --- the script -----------------------------------------------------------------------------------
 
 
 def test_agent_runs_alone() -> None:
-    from calc_tasks import small_tasks
-    from scripted_llm import scripted_reply
-
-    train, test = small_tasks()
-    lines = debug_alone(FOLDER / "calc_agent.py", scripted_reply([*train, *test]))
+    train, test = scripts.calc_tasks.small_tasks()
+    lines = debug_alone(
+        FOLDER / "calc_agent.py", scripts.scripted_llm.scripted_reply([*train, *test])
+    )
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
@@ -276,14 +253,6 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
 def test_dev_without_a_model_says_what_to_do() -> None:
     done = run_script(SCRIPT, "--dev", code=2)
     assert "OPENAI_BASE_URL" in done.stderr
-
-
-@pytest.mark.parametrize("gpus", [1, 8])
-def test_configuration_is_taken_by_verl(gpus: int) -> None:
-    pytest.importorskip("agl_verl")
-    from train_calc_agent import verl_config
-
-    agl.VERL(verl_config("some/model", gpus))  # it refuses keys that verl does not have
 
 
 @pytest.mark.slow

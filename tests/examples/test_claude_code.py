@@ -2,17 +2,19 @@
 
 import itertools
 import json
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, run_script
+from example_bench import EXAMPLES, run_script, scripts
 
 import agl
 from agl_testing.echo_llm import EchoLLM
 
 FOLDER = EXAMPLES / "claude_code"
+SAMPLES = FOLDER / "swebench_samples.jsonl"
 SCRIPT = FOLDER / "claude_code_agent.py"
 
 
@@ -29,12 +31,9 @@ def patch_of(file: str, old: str, new: str) -> str:
 
 
 def test_samples_are_those_of_the_script() -> None:
-    from make_samples import SAMPLES
-    from swebench_utils.dataset import load_swebench_dataset
-
-    lines = (FOLDER / "swebench_samples.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == SAMPLES
-    tasks = load_swebench_dataset(FOLDER / "swebench_samples.jsonl", limit=2)
+    lines = SAMPLES.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == scripts.make_samples.SAMPLES
+    tasks = import_module("swebench_utils.dataset").load_swebench_dataset(SAMPLES, limit=2)
     assert [task["instance_id"] for task in tasks] == ["calculator-1", "words-1"]
     for task in tasks:
         given = json.dumps({name: value for name, value in task.items() if name != "private"})
@@ -43,10 +42,8 @@ def test_samples_are_those_of_the_script() -> None:
 
 
 def test_patch_is_judged_by_the_hidden_tests() -> None:
-    from swebench_utils.dataset import load_swebench_dataset
-    from swebench_utils.evaluation import evaluate
-
-    task = load_swebench_dataset(FOLDER / "swebench_samples.jsonl")[2]
+    task = import_module("swebench_utils.dataset").load_swebench_dataset(SAMPLES)[2]
+    evaluate = import_module("swebench_utils.evaluation").evaluate
 
     def judge(patch: str) -> dict[str, Any]:
         return evaluate(task["instance"], task["private"], patch)
@@ -66,10 +63,8 @@ def test_patch_is_judged_by_the_hidden_tests() -> None:
 
 
 def test_file_outside_of_its_folder_is_refused(tmp_path: Path) -> None:
-    from swebench_utils.workspace import write_files
-
     with pytest.raises(ValueError, match="leads out of its folder"):
-        write_files(tmp_path / "a", {"../b.txt": "x"})
+        import_module("swebench_utils.workspace").write_files(tmp_path / "a", {"../b.txt": "x"})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -85,15 +80,11 @@ def test_file_outside_of_its_folder_is_refused(tmp_path: Path) -> None:
         ("anthropic", None, {"model": "anthropic/m"}),
     ],
 )
-def test_frontend_models_are_sent_to_the_backend(
-    backend: str, base_url: str | None, params: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from claude_code_agent import model_list
-
+def test_frontend_models_are_sent_to_the_backend(backend, base_url, params, monkeypatch) -> None:
     for name in ("OPENAI_BASE_URL", "HOSTED_VLLM_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    (entry,) = model_list(backend, {"claude-high": "m"}, base_url)
+    (entry,) = scripts.claude_code_agent.model_list(backend, {"claude-high": "m"}, base_url)
     assert entry == {"model_name": "claude-high", "litellm_params": params}
     if backend != "anthropic" or find_spec("litellm"):
         agl.LLMProxy(model_list=[entry])  # it takes it

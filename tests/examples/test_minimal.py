@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment, run_script
+from example_bench import EXAMPLES, environment, run_script, scripts
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -75,9 +75,8 @@ async def test_spans_are_written_into_a_served_store() -> None:
 def test_agentops_sees_the_model_call() -> None:
     pytest.importorskip("agentops")
     with EchoLLM() as llm:
-        done = run_script(
-            FOLDER / "write_traces.py", "agentops", OPENAI_BASE_URL=llm.url, OPENAI_API_KEY="none"
-        )
+        openai = {"OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
+        done = run_script(FOLDER / "write_traces.py", "agentops", **openai)
     assert len(llm.requests) == 1
     assert "openai.chat.completion" in done.stdout
 
@@ -85,14 +84,9 @@ def test_agentops_sees_the_model_call() -> None:
 def test_metrics_are_served_while_they_are_written() -> None:
     pytest.importorskip("prometheus_client")
     pytest.importorskip("agl_metrics")
-    process = subprocess.Popen(
-        [sys.executable, FOLDER / "write_metrics.py", "--port", "0", "--seconds", "1"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
+    command = [sys.executable, FOLDER / "write_metrics.py", "--port", "0", "--seconds", "1"]
+    said = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment(), **said) as process:
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(url, timeout=10) as answer:
             assert b"python_info" in answer.read()
@@ -106,15 +100,10 @@ def test_metrics_are_served_while_they_are_written() -> None:
 
 def serve_and_call(mode: str, model: str, **variables: str) -> list[str]:
     """What ``test`` prints in a second process."""
-    server = subprocess.Popen(
-        [sys.executable, FOLDER / "llm_proxy.py", mode, model],
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with server:
+    command = [sys.executable, FOLDER / "llm_proxy.py", mode, model]
+    said = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment(**variables), **said) as server:
         try:
-            assert server.stdout is not None
             line = server.stdout.readline()
             found = re.fullmatch(rf"python llm_proxy.py test {model} --store (\S+)\n", line)
             assert found, line
@@ -128,9 +117,8 @@ def serve_and_call(mode: str, model: str, **variables: str) -> list[str]:
 
 def test_calls_through_the_gateway_are_in_the_store() -> None:
     with EchoLLM(lambda request: "Paris or Oslo") as llm:
-        lines = serve_and_call(
-            "openai", "any", OPENAI_API_BASE=llm.url, OPENAI_API_KEY="key-of-acme"
-        )
+        variables = {"OPENAI_API_BASE": llm.url, "OPENAI_API_KEY": "key-of-acme"}
+        lines = serve_and_call("openai", "any", **variables)
     assert lines[0] == "What is the capital of France?  Paris or Oslo"
     assert [line.split("  ")[0] for line in lines[2:]] == ["1", "2"]
     assert {headers["authorization"] for headers in llm.request_headers} == {"Bearer key-of-acme"}
@@ -146,9 +134,7 @@ def test_gateway_before_vllm_gives_token_ids(vllm_on_path: Path) -> None:
 
 
 def test_server_runs_for_as_long_as_the_block(vllm_on_path: Path) -> None:
-    from vllm_server import vllm_server
-
-    with vllm_server("tiny") as url:
+    with scripts.vllm_server.vllm_server("tiny") as url:
         health = url.replace("/v1", "/health")
         assert urllib.request.urlopen(health, timeout=10).status == 200
     with pytest.raises(urllib.error.URLError):
@@ -156,9 +142,7 @@ def test_server_runs_for_as_long_as_the_block(vllm_on_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("does", "error"), [("die", RuntimeError), ("hang", TimeoutError)])
-def test_server_that_does_not_get_ready_is_said_and_ended(
-    does: str, error: type[Exception], vllm_on_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_that_does_not_get_ready_is_said_and_ended(does, error, vllm_on_path, monkeypatch):
     import vllm_server
 
     started: list[Any] = []
@@ -179,9 +163,10 @@ def test_server_that_does_not_get_ready_is_said_and_ended(
 
 
 def test_missing_vllm_is_said_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from vllm_server import vllm_server
-
     monkeypatch.setenv("PATH", str(tmp_path))
     assert shutil.which("vllm") is None
-    with pytest.raises(FileNotFoundError, match="pip install vllm"), vllm_server("tiny"):
+    with (
+        pytest.raises(FileNotFoundError, match="pip install vllm"),
+        scripts.vllm_server.vllm_server("tiny"),
+    ):
         raise AssertionError("the block began")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script
+from example_bench import EXAMPLES, debug_alone, run_script, scripts
 
-import agl
+from agl_adapters import TraceToRows
+from agl_records.calls.reader import model_calls
 
 for module in ("agents", "mcp"):
     pytest.importorskip(module)
@@ -30,9 +31,7 @@ def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    from wiki_retriever_mcp import retriever_process
-
-    with retriever_process() as url:
+    with scripts.wiki_retriever_mcp.retriever_process() as url:
         monkeypatch.setenv("WIKI_RETRIEVER_URL", url)
         yield url
 
@@ -41,19 +40,15 @@ def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_small_world_is_the_same_each_time_and_its_parts_are_apart() -> None:
-    from wiki_tasks import load_passages, load_tasks
-
-    train, test = load_tasks()
-    assert (train, test) == load_tasks()
-    assert (len(train), len(test), len(load_passages())) == (80, 16, 42)
+    train, test = scripts.wiki_tasks.load_tasks()
+    assert (train, test) == scripts.wiki_tasks.load_tasks()
+    assert (len(train), len(test), len(scripts.wiki_tasks.load_passages())) == (80, 16, 42)
     assert not {task["question"] for task in train} & {task["question"] for task in test}
 
 
 def test_passages_are_found_by_their_rare_words() -> None:
-    from retriever import WordRetriever
-
     passages = ["Oslo. Oslo lies on a fjord.", "Paris. Paris lies on the Seine.", "Rome. A city."]
-    search = WordRetriever(passages).search
+    search = scripts.retriever.WordRetriever(passages).search
     assert search("which city lies on the SEINE?", 1) == ["Paris. Paris lies on the Seine."]
     assert search("Oslo Paris", 5) == passages[:2]
     assert search("Berlin", 3) == []
@@ -62,7 +57,6 @@ def test_passages_are_found_by_their_rare_words() -> None:
 def test_passages_are_found_by_vectors(tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
     import numpy as np
-    from retriever import VectorRetriever
 
     words = ["oslo", "paris", "rome"]
 
@@ -73,9 +67,11 @@ def test_passages_are_found_by_vectors(tmp_path: Path) -> None:
     passages = ["Oslo is cold.", "Paris is large.", "Rome is old."]
     index = faiss.IndexHNSWFlat(3, 32)
     index.add(encode(passages))
-    assert VectorRetriever(passages, index, encode).search("is Rome old?", 1) == ["Rome is old."]
+    assert scripts.retriever.VectorRetriever(passages, index, encode).search("is Rome old?", 1) == [
+        "Rome is old."
+    ]
     with pytest.raises(ValueError, match="3 vectors and there are 2 passages"):
-        VectorRetriever(passages[:2], index, encode)
+        scripts.retriever.VectorRetriever(passages[:2], index, encode)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +88,16 @@ def test_passages_are_found_by_vectors(tmp_path: Path) -> None:
     ],
 )
 def test_answer_is_scored(said: str, reward: float) -> None:
-    from metric_utils import score
-
-    assert score(said, ["Norland", "old kingdom"]) == pytest.approx(reward)
+    assert scripts.metric_utils.score(said, ["Norland", "old kingdom"]) == pytest.approx(reward)
 
 
 def test_exact_match_takes_no_part_of_an_answer() -> None:
-    from metric_utils import exact_match, score
-
-    assert (exact_match("The Norland!", ["Norland"]), exact_match("Nor", ["Norland"])) == (1, 0)
+    assert (
+        scripts.metric_utils.exact_match("The Norland!", ["Norland"]),
+        scripts.metric_utils.exact_match("Nor", ["Norland"]),
+    ) == (1, 0)
     with pytest.raises(ValueError, match="at least one right answer"):
-        score("<answer>x</answer>", [])
+        scripts.metric_utils.score("<answer>x</answer>", [])
 
 
 # --- real data ------------------------------------------------------------------------------------
@@ -114,14 +109,8 @@ def prepare(*arguments: object) -> str:
 
 def test_musique_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paragraph = {"idx": 0, "title": "Oslo", "paragraph_text": "A city.", "is_supporting": True}
-    record = {
-        "id": "2hop__1_2",
-        "question": "Where?",
-        "answer": "Oslo",
-        "answer_aliases": ["Christiania"],
-        "answerable": True,
-        "paragraphs": [paragraph],
-    }
+    record = {"id": "2hop__1_2", "question": "Where?", "answer": "Oslo", "answerable": True}
+    record |= {"answer_aliases": ["Christiania"], "paragraphs": [paragraph]}
     for name, lines in (("train", [record, {**record, "answerable": False}]), ("dev", [record])):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (tmp_path / f"{name}.jsonl").write_text(text)
@@ -129,16 +118,15 @@ def test_musique_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     said = prepare("--out", tmp_path / "data", "musique", *files)
     assert said.startswith("1 and 1 questions, 1 passages")
     monkeypatch.setenv("RAG_DATA_DIR", str(tmp_path / "data"))
-    from wiki_tasks import load_passages, load_tasks
 
-    train, test = load_tasks()
+    train, test = scripts.wiki_tasks.load_tasks()
     assert (
         train == test == [{"question": "Where?", "private": {"answers": ["Oslo", "Christiania"]}}]
     )
-    assert load_passages() == ["Oslo. A city."]
+    assert scripts.wiki_tasks.load_passages() == ["Oslo. A city."]
     monkeypatch.setenv("RAG_DATA_DIR", str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match="RAG_DATA_DIR"):
-        load_tasks()
+        scripts.wiki_tasks.load_tasks()
 
 
 def test_parquet_and_a_pickled_list_of_passages_are_converted(tmp_path: Path) -> None:
@@ -161,17 +149,9 @@ def test_parquet_and_a_pickled_list_of_passages_are_converted(tmp_path: Path) ->
 # --- the agent ------------------------------------------------------------------------------------
 
 
-async def test_agent_looks_up_twice_and_all_calls_are_one_row(
-    retriever: str, start_bench: Any
-) -> None:
-    from rag_agent import rag_agent
-    from scripted_llm import scripted_reply
-
-    from agl_adapters import TraceToRows
-    from agl_records.calls.reader import model_calls
-
-    bench = await start_bench(scripted_reply)
-    outcome = await bench.run(rag_agent, TASK)
+async def test_agent_looks_up_twice_and_all_calls_are_one_row(retriever, start_bench) -> None:
+    bench = await start_bench(scripts.scripted_llm.scripted_reply)
+    outcome = await bench.run(scripts.rag_agent.rag_agent, TASK)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
     calls = model_calls(outcome.spans)
     assert [call.agent_name for call in calls] == ["rag_agent"] * 3
@@ -183,14 +163,10 @@ async def test_agent_looks_up_twice_and_all_calls_are_one_row(
     assert result.ledger.reasons() == {}
 
 
-async def test_retriever_that_is_not_there_fails_the_attempt(
-    start_bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rag_agent import rag_agent
-
+async def test_retriever_that_is_not_there_fails_the_attempt(start_bench, monkeypatch) -> None:
     monkeypatch.setenv("WIKI_RETRIEVER_URL", "http://127.0.0.1:9/mcp")
     bench = await start_bench(lambda request: "<answer>Norland</answer>")
-    outcome = await bench.run(rag_agent, TASK)
+    outcome = await bench.run(scripts.rag_agent.rag_agent, TASK)
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
     assert bench.llm.requests == []
 
@@ -199,9 +175,7 @@ async def test_retriever_that_is_not_there_fails_the_attempt(
 
 
 def test_agent_runs_alone(retriever: str) -> None:
-    from scripted_llm import scripted_reply
-
-    lines = debug_alone(FOLDER / "rag_agent.py", scripted_reply)
+    lines = debug_alone(FOLDER / "rag_agent.py", scripts.scripted_llm.scripted_reply)
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
@@ -209,18 +183,8 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
     done = run_script(SCRIPT, "--dev", "--scripted", "--tasks", 12)
     *lines, last = done.stdout.splitlines()
     assert last == "12 of 12 questions have a reward; 12 in all"
-    assert {line.split("learned: ")[1].strip() for line in lines} == {
-        "2 calls  left out:",
-        "3 calls  left out:",
-    }
-
-
-@pytest.mark.parametrize("gpus", [1, 8])
-def test_configuration_is_taken_by_verl(gpus: int) -> None:
-    pytest.importorskip("agl_verl")
-    from train_rag import verl_config
-
-    agl.VERL(verl_config("some/model", gpus))  # it refuses keys that verl does not have
+    learned = {line.split("learned: ")[1].strip() for line in lines}
+    assert learned == {"2 calls  left out:", "3 calls  left out:"}
 
 
 @pytest.mark.slow

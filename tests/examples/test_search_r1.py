@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script
+from example_bench import EXAMPLES, debug_alone, learned, run_script, scripts
 
-import agl
+from agl_adapters import TraceToRows
 
 FOLDER = EXAMPLES / "search_r1"
 SCRIPT = FOLDER / "train_search_r1_agent.py"
@@ -28,9 +28,7 @@ def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    from retrieval_server import retrieval_process
-
-    with retrieval_process() as url:
+    with scripts.retrieval_server.retrieval_process() as url:
         monkeypatch.setenv("RETRIEVAL_SERVER_URL", url)
         yield url
 
@@ -50,22 +48,18 @@ def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     ],
 )
 def test_answer_is_scored(said: str, reward: float) -> None:
-    from qa_em import compute_score_em
-
-    assert compute_score_em(said, ["Norland", "Nor"]) == reward
+    assert scripts.qa_em.compute_score_em(said, ["Norland", "Nor"]) == reward
     with pytest.raises(ValueError, match="at least one right answer"):
-        compute_score_em(said, [])
+        scripts.qa_em.compute_score_em(said, [])
 
 
 def test_questions_of_search_r1_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from search_tasks import load_tasks
-
-    assert [len(part) for part in load_tasks()] == [80, 16]
+    assert [len(part) for part in scripts.search_tasks.load_tasks()] == [80, 16]
     for name in ("train", "test"):
         line = {"id": "1", "question": name, "golden_answers": ["a", "b"]}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
     monkeypatch.setenv("SEARCH_R1_DATA_DIR", str(tmp_path))
-    train, test = load_tasks()
+    train, test = scripts.search_tasks.load_tasks()
     assert train == [{"question": "train", "private": {"golden_answers": ["a", "b"]}}]
     assert test == [{"question": "test", "private": {"golden_answers": ["a", "b"]}}]
 
@@ -96,13 +90,12 @@ def test_each_query_gets_its_best_passages(retriever: str) -> None:
     assert set(documents[0]) == {"id", "contents"}
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # it stays open for its life
 def test_passages_stay_on_the_disk(tmp_path: Path) -> None:
-    from retrieval_server import LineFile
-
     contents = ["één", "two", "three\nlines"]
     lines = [json.dumps({"id": n, "contents": c}) for n, c in enumerate(contents)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    passages = LineFile(tmp_path / "corpus.jsonl")
+    passages = scripts.retrieval_server.LineFile(tmp_path / "corpus.jsonl")
     assert list(passages) == contents
     with pytest.raises(IndexError):
         passages[3]
@@ -111,7 +104,6 @@ def test_passages_stay_on_the_disk(tmp_path: Path) -> None:
 def test_passages_are_found_by_vectors() -> None:
     faiss = pytest.importorskip("faiss")
     import numpy as np
-    from retrieval_server import DenseRetriever
 
     def encode(texts: list[str]) -> Any:
         assert all(text.startswith("query: ") for text in texts)
@@ -120,25 +112,18 @@ def test_passages_are_found_by_vectors() -> None:
 
     index = faiss.IndexFlatIP(2)
     index.add(np.eye(2, dtype=np.float32))
-    ranked = DenseRetriever(index, encode, 2).rank(["rome", "oslo"], 1)
+    ranked = scripts.retrieval_server.DenseRetriever(index, encode, 2).rank(["rome", "oslo"], 1)
     assert ranked == [[(1, 1.0)], [(0, 1.0)]]
     with pytest.raises(ValueError, match="2 vectors and the corpus 3 passages"):
-        DenseRetriever(index, encode, 3)
+        scripts.retrieval_server.DenseRetriever(index, encode, 3)
 
 
 # --- the agent ------------------------------------------------------------------------------------
 
 
-async def test_agent_searches_twice_and_all_calls_are_one_row(
-    retriever: str, start_bench: Any
-) -> None:
-    from scripted_llm import scripted_reply
-    from search_r1_agent import SearchR1Agent
-
-    from agl_adapters import TraceToRows
-
-    bench = await start_bench(scripted_reply)
-    outcome = await bench.run(SearchR1Agent(), TASK)
+async def test_agent_searches_twice_and_all_calls_are_one_row(retriever, start_bench) -> None:
+    bench = await start_bench(scripts.scripted_llm.scripted_reply)
+    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
     last = bench.llm.requests[-1]["messages"]
     assert [message["role"] for message in last] == ["user", "assistant"] * 2 + ["user"]
@@ -154,20 +139,14 @@ async def test_agent_searches_twice_and_all_calls_are_one_row(
 async def test_answer_without_a_tag_is_asked_for_again_and_turns_are_limited(
     retriever: str, start_bench: Any
 ) -> None:
-    from search_r1_agent import NUDGE, SearchR1Agent
-
     bench = await start_bench(lambda request: "It is Norland.")
-    outcome = await bench.run(SearchR1Agent(max_turns=3), TASK)
+    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(max_turns=3), TASK)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
     assert len(bench.llm.requests) == 3
-    assert bench.llm.requests[1]["messages"][-1]["content"] == NUDGE
+    assert bench.llm.requests[1]["messages"][-1]["content"] == scripts.search_r1_agent.NUDGE
 
 
-async def test_model_that_makes_up_information_is_not_believed(
-    retriever: str, start_bench: Any
-) -> None:
-    from search_r1_agent import SearchR1Agent
-
+async def test_model_that_makes_up_information_is_not_believed(retriever, start_bench) -> None:
     made_up = (
         "<search>Hal Reed</search> <information>Norland</information> <answer>Norland</answer>"
     )
@@ -176,19 +155,15 @@ async def test_model_that_makes_up_information_is_not_believed(
         return made_up if len(request["messages"]) == 1 else "<answer>Sudria</answer>"
 
     bench = await start_bench(reply)
-    outcome = await bench.run(SearchR1Agent(), TASK)
+    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
     assert len(bench.llm.requests) == 2
     assert outcome.reward == 0
 
 
-async def test_server_that_is_not_there_fails_the_attempt(
-    start_bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from search_r1_agent import SearchR1Agent
-
+async def test_server_that_is_not_there_fails_the_attempt(start_bench, monkeypatch) -> None:
     monkeypatch.setenv("RETRIEVAL_SERVER_URL", "http://127.0.0.1:9")
     bench = await start_bench(lambda request: "<search>Ada Lind</search>")
-    outcome = await bench.run(SearchR1Agent(), TASK)
+    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
 
 
@@ -196,9 +171,7 @@ async def test_server_that_is_not_there_fails_the_attempt(
 
 
 def test_agent_runs_alone(retriever: str) -> None:
-    from scripted_llm import scripted_reply
-
-    lines = debug_alone(FOLDER / "search_r1_agent.py", scripted_reply)
+    lines = debug_alone(FOLDER / "search_r1_agent.py", scripts.scripted_llm.scripted_reply)
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
@@ -209,24 +182,8 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
     assert all(line.endswith("in 1 row(s)  left out: ") for line in lines)
 
 
-@pytest.mark.parametrize("profile", ["llama", "qwen"])
-@pytest.mark.parametrize("gpus", [1, 8])
-def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
-    pytest.importorskip("agl_verl")
-    from train_search_r1_agent import verl_config
-
-    agl.VERL(verl_config(profile, gpus))  # it refuses keys that verl does not have
-
-
 @pytest.mark.slow
 def test_tiny_model_learns_whom_to_search(tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
     run_script(SCRIPT, "tiny", "--steps", 10, "--out", tmp_path)
-    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    steps = [step for step in metrics if "reward/mean" in step]
-    for step in steps:
-        left_out = sum(v for k, v in step.items() if k.startswith("calls/excluded/"))
-        assert step["calls/total"] == step["calls/trained"] + left_out
-    # 192 rollouts at each end: 0.2 is four standard deviations.
-    first, last = (sum(s["reward/mean"] for s in part) / 2 for part in (steps[:2], steps[-2:]))
-    assert last > first + 0.2
+    learned(tmp_path)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script
+from example_bench import EXAMPLES, debug_alone, learned, run_script, scripts
 
-import agl
+from agl_adapters import TraceToRows
+from agl_records.calls.reader import model_calls
+from agl_testing.echo_llm import EchoLLM, RawReply
 
 for module in ("langgraph", "langchain_openai"):
     pytest.importorskip(module)
@@ -39,9 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tasks(folder: Path) -> list[Any]:
-    from sql_tasks import load_small_tasks
-
-    train, val = load_small_tasks(folder)
+    train, val = scripts.sql_tasks.load_small_tasks(folder)
     return [*train, *val]
 
 
@@ -54,56 +54,44 @@ def database(folder: Path) -> Path:
 
 
 def test_small_set_has_questions_about_unseen_databases_held_out(folder: Path) -> None:
-    from sql_tasks import load_small_tasks
-
-    train, val = load_small_tasks(folder)
+    train, val = scripts.sql_tasks.load_small_tasks(folder)
     assert (len(train), len(val)) == (69, 33)
     assert not {task["db_id"] for task in train} & {task["db_id"] for task in val}
 
 
-def test_every_reference_is_right_and_no_other_reference_of_its_database_is(
-    tasks: list[Any],
-) -> None:
-    from sql_execution import run_query, same_rows
-    from sql_tasks import databases_of
-
+def test_every_reference_is_right_and_no_other_reference_of_its_database_is(tasks) -> None:
     results = {}
     for task in tasks:
-        databases = databases_of(task)
+        databases = scripts.sql_tasks.databases_of(task)
         assert [path.stem for path in databases] == [task["db_id"], f"{task['db_id']}_2"]
-        rows = [run_query(path, task["private"]["query"]).rows for path in databases]
+        rows = [
+            scripts.sql_execution.run_query(path, task["private"]["query"]).rows
+            for path in databases
+        ]
         assert all(rows), task
         results.setdefault(task["db_id"], {})[task["private"]["query"]] = rows
+
+    def same(rows: Any, expected: Any, ordered: bool) -> bool:
+        pairs = zip(rows, expected, strict=True)
+        return all(scripts.sql_execution.same_rows(one, two, ordered=ordered) for one, two in pairs)
+
     for found in results.values():
         for query, expected in found.items():
-            is_ordered = "order by" in query.lower()
-            right = [
-                other
-                for other, rows in found.items()
-                if all(
-                    same_rows(one, two, ordered=is_ordered)
-                    for one, two in zip(rows, expected, strict=True)
-                )
-            ]
-            assert right == [query]
+            ordered = "order by" in query.lower()
+            assert [one for one, rows in found.items() if same(rows, expected, ordered)] == [query]
 
 
 def test_databases_are_the_same_each_time(folder: Path, tmp_path: Path) -> None:
-    from make_databases import make_databases
-
-    make_databases(tmp_path)
+    scripts.make_databases.make_databases(tmp_path)
     for path in sorted(folder.rglob("*.sqlite")):
         again = tmp_path / path.relative_to(folder)
         with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(again)) as other:
             assert list(one.iterdump()) == list(other.iterdump())
 
 
-def test_spider_is_read_where_it_is(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spider_is_read_where_it_is(folder, tmp_path, monkeypatch) -> None:
     import pyarrow
     import pyarrow.parquet
-    from sql_tasks import databases_of, load_tasks
 
     train = [{"db_id": "pets", "question": "How many?", "query": "SELECT 1", "extra": 1}]
     val = [{"db_id": "shop", "question": "How much?", "query": "SELECT 2"}]
@@ -112,20 +100,16 @@ def test_spider_is_read_where_it_is(
     for kind, name in (("database", "pets"), ("test_database", "shop")):
         shutil.copytree(folder / "database" / name, tmp_path / kind / name)
     monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path))
-    [[one], [other]] = load_tasks()
+    [[one], [other]] = scripts.sql_tasks.load_tasks()
     assert (one["question"], other["question"]) == ("How many?", "How much?")
-    assert databases_of(one)[0] == tmp_path / "database/pets/pets.sqlite"
-    assert databases_of(other)[0] == tmp_path / "test_database/shop/shop.sqlite"
+    assert scripts.sql_tasks.databases_of(one)[0] == tmp_path / "database/pets/pets.sqlite"
+    assert scripts.sql_tasks.databases_of(other)[0] == tmp_path / "test_database/shop/shop.sqlite"
 
 
-def test_spider_that_is_named_and_missing_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sql_tasks import load_tasks
-
+def test_spider_that_is_named_and_missing_is_an_error(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"train_spider\.parquet"):
-        load_tasks()
+        scripts.sql_tasks.load_tasks()
 
 
 # --- safety ---------------------------------------------------------------------------------------
@@ -154,11 +138,9 @@ def test_spider_that_is_named_and_missing_is_an_error(
     ],
 )
 def test_only_reading_is_allowed(query: str, database: Path, tmp_path: Path) -> None:
-    from sql_execution import QueryError, run_query
-
     before = database.read_bytes()
-    with pytest.raises(QueryError):
-        run_query(database, query.format(file=tmp_path / "evil.sqlite"))
+    with pytest.raises(scripts.sql_execution.QueryError):
+        scripts.sql_execution.run_query(database, query.format(file=tmp_path / "evil.sqlite"))
     assert database.read_bytes() == before
     assert not list(tmp_path.iterdir())
 
@@ -172,36 +154,30 @@ def test_only_reading_is_allowed(query: str, database: Path, tmp_path: Path) -> 
     ],
 )
 def test_long_query_is_broken_off(query: str, database: Path) -> None:
-    from sql_execution import QueryError, run_query
-
     start = time.monotonic()
-    with pytest.raises(QueryError, match=r"stopped after 0\.3 seconds"):
-        run_query(database, query, time_limit_seconds=0.3)
+    with pytest.raises(scripts.sql_execution.QueryError, match=r"stopped after 0\.3 seconds"):
+        scripts.sql_execution.run_query(database, query, time_limit_seconds=0.3)
     assert time.monotonic() - start < 10
 
 
 def test_sizes_are_limited(database: Path) -> None:
-    from sql_execution import QueryError, run_query
-
-    with pytest.raises(QueryError, match="more than 100 rows"):
-        run_query(database, "SELECT 1 FROM visit a, visit b", row_limit=100)
-    with pytest.raises(QueryError, match="more than 10000000 bytes"):
-        run_query(database, "SELECT hex(zeroblob(49000)) FROM visit a, visit b")
-    with pytest.raises(QueryError, match="too many columns"):
-        run_query(database, f"SELECT {', '.join(['1'] * 501)}")
-    for query in (
-        "SELECT randomblob(1000000000)",
-        "SELECT replace(hex(zeroblob(40000)), '0', '01')",
-    ):
-        with pytest.raises(QueryError, match="too big"):
-            run_query(database, query)
+    with pytest.raises(scripts.sql_execution.QueryError, match="more than 100 rows"):
+        scripts.sql_execution.run_query(database, "SELECT 1 FROM visit a, visit b", row_limit=100)
+    with pytest.raises(scripts.sql_execution.QueryError, match="more than 10000000 bytes"):
+        scripts.sql_execution.run_query(
+            database, "SELECT hex(zeroblob(49000)) FROM visit a, visit b"
+        )
+    with pytest.raises(scripts.sql_execution.QueryError, match="too many columns"):
+        scripts.sql_execution.run_query(database, f"SELECT {', '.join(['1'] * 501)}")
+    for value in ("randomblob(1000000000)", "replace(hex(zeroblob(40000)), '0', '01')"):
+        query = f"SELECT {value}"
+        with pytest.raises(scripts.sql_execution.QueryError, match="too big"):
+            scripts.sql_execution.run_query(database, query)
 
 
 def test_missing_database_is_no_error_of_the_query(tmp_path: Path) -> None:
-    from sql_execution import run_query
-
     with pytest.raises(FileNotFoundError):
-        run_query(tmp_path / "none.sqlite", "SELECT 1")
+        scripts.sql_execution.run_query(tmp_path / "none.sqlite", "SELECT 1")
     assert not list(tmp_path.iterdir())
 
 
@@ -209,51 +185,52 @@ def test_missing_database_is_no_error_of_the_query(tmp_path: Path) -> None:
 
 
 def test_results_are_compared_as_rows() -> None:
-    from sql_execution import same_rows
-
     rows = [("a", 1), ("b", 2)]
-    assert same_rows(rows[::-1], rows, ordered=False)
-    assert not same_rows(rows[::-1], rows, ordered=True)
-    assert same_rows([(1, "a"), (2, "b")], rows, ordered=True), "columns may change places"
-    assert not same_rows([(2, "a"), (1, "b")], rows, ordered=False), "but not their values"
-    assert not same_rows([("a", 1), ("a", 1), ("b", 2)], rows, ordered=False)
-    assert not same_rows([("a",), ("b",)], rows, ordered=False)
-    assert same_rows([(0.1 + 0.2, None)], [(0.3, None)], ordered=True)
-    assert same_rows([(2.0,)], [(2,)], ordered=True)
-    assert not same_rows([("2",)], [(2,)], ordered=True)
-    assert same_rows([], [], ordered=True)
-    assert same_rows([(1, 1, 2)], [(1, 2, 1)], ordered=True)
+    assert scripts.sql_execution.same_rows(rows[::-1], rows, ordered=False)
+    assert not scripts.sql_execution.same_rows(rows[::-1], rows, ordered=True)
+    assert scripts.sql_execution.same_rows([(1, "a"), (2, "b")], rows, ordered=True), (
+        "columns may change places"
+    )
+    assert not scripts.sql_execution.same_rows([(2, "a"), (1, "b")], rows, ordered=False), (
+        "but not their values"
+    )
+    assert not scripts.sql_execution.same_rows([("a", 1), ("a", 1), ("b", 2)], rows, ordered=False)
+    assert not scripts.sql_execution.same_rows([("a",), ("b",)], rows, ordered=False)
+    assert scripts.sql_execution.same_rows([(0.1 + 0.2, None)], [(0.3, None)], ordered=True)
+    assert scripts.sql_execution.same_rows([(2.0,)], [(2,)], ordered=True)
+    assert not scripts.sql_execution.same_rows([("2",)], [(2,)], ordered=True)
+    assert scripts.sql_execution.same_rows([], [], ordered=True)
+    assert scripts.sql_execution.same_rows([(1, 1, 2)], [(1, 2, 1)], ordered=True)
 
 
 def test_query_that_is_right_by_luck_in_one_database_is_wrong(folder: Path) -> None:
-    from sql_execution import evaluate_query, run_query
-
     first, second = sorted((folder / "database/pets").glob("*.sqlite"))
     reference = "SELECT name FROM pet ORDER BY weight DESC LIMIT 1"
-    [(name,)] = run_query(first, reference).rows
+    [(name,)] = scripts.sql_execution.run_query(first, reference).rows
     lucky = f"SELECT '{name}'"
-    assert evaluate_query(lucky, reference, [first]) == 1
-    assert evaluate_query(lucky, reference, [first, second]) == 0
+    assert scripts.sql_execution.evaluate_query(lucky, reference, [first]) == 1
+    assert scripts.sql_execution.evaluate_query(lucky, reference, [first, second]) == 0
 
 
 def test_wrong_reference_is_no_reward(database: Path) -> None:
-    from sql_execution import evaluate_query
-
     with pytest.raises(RuntimeError, match="reference query fails"):
-        evaluate_query("SELECT 1", "SELECT nothing FROM nowhere", [database])
-    assert evaluate_query("SELECT nothing", "SELECT 1", [database]) == 0
-    assert evaluate_query(None, "SELECT 1", [database]) == 0
+        scripts.sql_execution.evaluate_query("SELECT 1", "SELECT nothing FROM nowhere", [database])
+    assert scripts.sql_execution.evaluate_query("SELECT nothing", "SELECT 1", [database]) == 0
+    assert scripts.sql_execution.evaluate_query(None, "SELECT 1", [database]) == 0
 
 
 def test_answers_are_read() -> None:
-    from sql_agent import find_query, says_correct
-
-    assert find_query("Well:\n```sql\nSELECT 1\n```\nor\n```\nSELECT 2\n```.") == "SELECT 2"
-    assert find_query(" SELECT 3 ") == "SELECT 3"
-    assert says_correct("The query is correct.")
-    assert not says_correct("THE QUERY IS INCORRECT")
-    assert not says_correct("It is not true that THE QUERY IS CORRECT; THE QUERY IS INCORRECT")
-    assert not says_correct("no idea")
+    assert (
+        scripts.sql_agent.find_query("Well:\n```sql\nSELECT 1\n```\nor\n```\nSELECT 2\n```.")
+        == "SELECT 2"
+    )
+    assert scripts.sql_agent.find_query(" SELECT 3 ") == "SELECT 3"
+    assert scripts.sql_agent.says_correct("The query is correct.")
+    assert not scripts.sql_agent.says_correct("THE QUERY IS INCORRECT")
+    assert not scripts.sql_agent.says_correct(
+        "It is not true that THE QUERY IS CORRECT; THE QUERY IS INCORRECT"
+    )
+    assert not scripts.sql_agent.says_correct("no idea")
 
 
 # --- the agent ------------------------------------------------------------------------------------
@@ -261,21 +238,14 @@ def test_answers_are_read() -> None:
 
 def nodes(outcome: Any) -> list[str]:
     """Which nodes called the model, in order."""
-    from agl_records.calls.reader import model_calls
-
     return [str(call.agent_name) for call in model_calls(outcome.spans)]
 
 
-async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(
-    tasks: list[Any], start_bench: Any
-) -> None:
-    from scripted_llm import scripted_reply
-    from sql_agent import LitSQLAgent
-
-    from agl_adapters import TraceToRows
-
-    bench = await start_bench(scripted_reply(tasks))
-    outcome = await bench.run(LitSQLAgent(), tasks[1])  # every second one begins with an error
+async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(tasks, start_bench):
+    bench = await start_bench(scripts.scripted_llm.scripted_reply(tasks))
+    outcome = await bench.run(
+        scripts.sql_agent.LitSQLAgent(), tasks[1]
+    )  # every second one begins with an error
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 1
     assert nodes(outcome) == ["write_query", "check_query", "rewrite_query", "check_query"]
@@ -292,25 +262,18 @@ async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(
 
 
 async def test_right_query_ends_after_one_check(tasks: list[Any], start_bench: Any) -> None:
-    from scripted_llm import scripted_reply
-    from sql_agent import LitSQLAgent
-
-    bench = await start_bench(scripted_reply(tasks))
-    outcome = await bench.run(LitSQLAgent(), tasks[0])
+    bench = await start_bench(scripts.scripted_llm.scripted_reply(tasks))
+    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(), tasks[0])
     assert (outcome.reward, nodes(outcome)) == (1, ["write_query", "check_query"])
 
 
-async def test_wrong_query_is_no_reward_and_turns_are_limited(
-    tasks: list[Any], start_bench: Any
-) -> None:
-    from sql_agent import LitSQLAgent
-
+async def test_wrong_query_is_no_reward_and_turns_are_limited(tasks, start_bench) -> None:
     def reply(request: dict[str, Any]) -> str:
         is_check = request["messages"][-1]["content"].startswith("You check")
         return "THE QUERY IS INCORRECT" if is_check else "SELECT name FROM singer"
 
     bench = await start_bench(reply)
-    outcome = await bench.run(LitSQLAgent(max_turns=3), tasks[0])
+    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(max_turns=3), tasks[0])
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 0
     assert nodes(outcome) == ["write_query", *["check_query", "rewrite_query"] * 2, "check_query"]
@@ -319,23 +282,15 @@ async def test_wrong_query_is_no_reward_and_turns_are_limited(
 
 
 async def test_harmful_query_is_answered_with_an_error(tasks: list[Any], start_bench: Any) -> None:
-    from sql_agent import LitSQLAgent
-
     bench = await start_bench(lambda request: "DROP TABLE singer")
-    outcome = await bench.run(LitSQLAgent(max_turns=1), tasks[0])
+    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(max_turns=1), tasks[0])
     assert outcome.reward == 0
     assert "not authorized" in bench.llm.requests[1]["messages"][-1]["content"]
 
 
-async def test_model_that_cannot_be_reached_fails_the_attempt(
-    tasks: list[Any], start_bench: Any
-) -> None:
-    from sql_agent import LitSQLAgent
-
-    from agl_testing.echo_llm import RawReply
-
+async def test_model_that_cannot_be_reached_fails_the_attempt(tasks, start_bench) -> None:
     bench = await start_bench(lambda request: RawReply(500, b"{}"))
-    outcome = await bench.run(LitSQLAgent(), tasks[0])
+    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(), tasks[0])
     assert outcome.rollout.status == "failed"
     assert outcome.reward is None
 
@@ -344,9 +299,7 @@ async def test_model_that_cannot_be_reached_fails_the_attempt(
 
 
 def test_agent_runs_alone(tasks: list[Any]) -> None:
-    from scripted_llm import scripted_reply
-
-    lines = debug_alone(FOLDER / "sql_agent.py", scripted_reply(tasks))
+    lines = debug_alone(FOLDER / "sql_agent.py", scripts.scripted_llm.scripted_reply(tasks))
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
@@ -364,42 +317,18 @@ def test_dev_without_a_model_says_what_to_do() -> None:
 
 
 def test_dev_takes_a_model_from_elsewhere(tasks: list[Any]) -> None:
-    from agl_testing.echo_llm import EchoLLM
-
     with EchoLLM(lambda request: "SELECT count(*) FROM flight") as llm:
-        done = run_script(
-            SCRIPT, "--dev", "--tasks", 2, "--model", "theirs", OPENAI_BASE_URL=llm.url
-        )
+        options = ("--dev", "--tasks", 2, "--model", "theirs")
+        done = run_script(SCRIPT, *options, OPENAI_BASE_URL=llm.url)
     assert done.stdout.splitlines()[-1] == "2 of 2 tasks have a reward; 1 are right"
     assert {request["model"] for request in llm.requests} == {"theirs"}
-
-
-@pytest.mark.parametrize("profile", ["qwen", "llama", "fast", "npu"])
-@pytest.mark.parametrize("gpus", [1, 8])
-def test_configuration_is_taken_by_verl(profile: str, gpus: int) -> None:
-    pytest.importorskip("agl_verl")
-    from train_sql_agent import verl_config
-
-    config = verl_config(profile, gpus)
-    agl.VERL(config)  # it refuses keys that verl does not have
-    assert config["data"]["train_batch_size"] <= 69, "the small set has as many as a step needs"
-    # Each task's rollouts make whole mini-batches on each GPU.
-    rows = config["data"]["train_batch_size"] * config["actor_rollout_ref"]["rollout"]["n"]
-    assert rows % gpus == 0
 
 
 @pytest.mark.slow
 def test_tiny_model_learns_to_write_queries(tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
     run_script(SCRIPT, "tiny", "--steps", 10, "--out", tmp_path)
-    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    steps = [step for step in metrics if "reward/mean" in step]
+    steps = learned(tmp_path)
     assert len(steps) == 10
-    for step in steps:
-        left_out = {k: v for k, v in step.items() if k.startswith("calls/excluded/")}
-        assert step["calls/total"] == step["calls/trained"] + sum(left_out.values())
-        # Every query that was written was checked.
+    for step in steps:  # every query that was written was checked
         assert step["calls/excluded/agent_not_selected"] == step["calls/total"] / 2
-    # 128 rollouts at each end: 0.2 is more than four standard deviations.
-    first, last = (sum(s["reward/mean"] for s in part) / 2 for part in (steps[:2], steps[-2:]))
-    assert last > first + 0.2

@@ -3,7 +3,6 @@
 import gc
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 import warnings
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, environment, run_script
+from example_bench import EXAMPLES, environment, memory_store, run_script, scripts
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -28,8 +27,6 @@ NOUN: Any = {"category": "animal", "answer": "camel", "search_enabled": True}
 def load_fake(name: str) -> Any:
     """A module of the plugin's tests."""
     spec = importlib.util.spec_from_file_location(name, FAKE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -57,9 +54,7 @@ def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_name_alone_is_the_best_answer(answer: str, reward: float) -> None:
-    from hello import reward_of
-
-    assert reward_of(answer, "unit-7") == pytest.approx(reward)
+    assert scripts.hello.reward_of(answer, "unit-7") == pytest.approx(reward)
 
 
 @pytest.fixture
@@ -68,16 +63,10 @@ def service() -> Iterator[dict[str, Any]]:
     words = load_fake("words")
     server = load_fake("tinker_server").Tinker(len(words.WORDS), words.WORDS.index(words.END))
     server.server.start()
+    size = {"learning_rate": 1.0, "rollouts_per_task": 16, "iterations": 4, "max_tokens": 2}
     yield {
-        "base_model": "tiny/table",
-        "api_key": server.key,
-        "base_url": server.server.url,
-        "tokenizer": words.build_tokenizer(),
-        "learning_rate": 1.0,
-        "rollouts_per_task": 16,
-        "iterations": 4,
-        "max_tokens": 2,
-        "show_progress": False,
+        **{"base_model": "tiny/table", "api_key": server.key, "base_url": server.server.url},
+        **{"tokenizer": words.build_tokenizer(), "show_progress": False, **size},
     }
     server.server.stop()
     with warnings.catch_warnings():
@@ -92,56 +81,28 @@ def check(summary: dict[str, Any]) -> None:
 
 
 def test_hello_learns_its_name_in_one_click(service: dict[str, Any], tmp_path: Path) -> None:
-    from hello import oneclick
-
-    check(oneclick(["red"], runners=2, run_dir=str(tmp_path), **service))
+    check(scripts.hello.oneclick(["red"], runners=2, run_dir=str(tmp_path), **service))
 
 
-def test_hello_learns_with_store_algorithm_and_runners_apart(
-    service: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hello import run_algorithm
-
+def test_hello_learns_with_store_algorithm_and_runners_apart(service, tmp_path, monkeypatch):
     token = "a-token-for-the-test"
     variables = environment(AGL_SERVER_TOKEN=token)
     monkeypatch.setenv("AGL_SERVER_TOKEN", token)
-    store = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from agl.cli import main; main()",
-            "store",
-            "--port",
-            "0",
-            "--backend",
-            "memory",
-        ],
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    with store:
-        assert store.stdout is not None
-        found = (re.search(r"http://\S+:\d+", line) for line in store.stdout)
-        url = next(match[0] for match in found if match)
+    with memory_store(variables) as url:
         command = [sys.executable, FOLDER / "hello.py", "runner", "--url", url, "--n-runners", "1"]
         runner = subprocess.Popen(command, env=variables)
         try:
-            check(run_algorithm(url, ["red"], run_dir=str(tmp_path), **service))
+            check(scripts.hello.run_algorithm(url, ["red"], run_dir=str(tmp_path), **service))
         finally:
             runner.send_signal(2)
             runner.wait(timeout=60)
-            store.terminate()
 
 
 # --- twenty questions -----------------------------------------------------------------------------
 
 
 def test_nouns_of_the_two_splits_are_apart() -> None:
-    from q20_agent import load_nouns
-
-    train, test = load_nouns("train"), load_nouns("test")
+    train, test = scripts.q20_agent.load_nouns("train"), scripts.q20_agent.load_nouns("test")
     assert (len(train), len(test)) == (50, 10)
     assert not {noun["answer"] for noun in train} & {noun["answer"] for noun in test}
     assert {noun["search_enabled"] for noun in train} == {True, False}
@@ -156,15 +117,12 @@ def test_nouns_of_the_two_splits_are_apart() -> None:
     ],
 )
 def test_lines_of_the_player_are_parsed(said: str, parsed: tuple[str, str]) -> None:
-    from q20_agent import parse
-
-    assert parse(said) == parsed
+    assert scripts.q20_agent.parse(said) == parsed
 
 
 async def game(player: Any, *, search: bool = True) -> tuple[Any, list[str]]:
     """A game with a scripted player, and what the helper was asked."""
     from openai import AsyncOpenAI
-    from q20_agent import Model, play
 
     asked: list[str] = []
 
@@ -177,7 +135,12 @@ async def game(player: Any, *, search: bool = True) -> tuple[Any, list[str]]:
             AsyncOpenAI(base_url=llm.url, api_key="none") as one,
             AsyncOpenAI(base_url=other.url, api_key="none") as two,
         ):
-            return await play(NOUN, Model(one, "p"), Model(two, "h"), search=search), asked
+            return await scripts.q20_agent.play(
+                NOUN,
+                scripts.q20_agent.Model(one, "p"),
+                scripts.q20_agent.Model(two, "h"),
+                search=search,
+            ), asked
 
 
 async def test_game_is_won_by_a_right_guess() -> None:
@@ -219,18 +182,12 @@ def test_dry_run_plays_games_from_the_command_line(options: list[str]) -> None:
 
 
 def test_model_is_measured_and_results_are_appended(tmp_path: Path) -> None:
-    from scripted_llm import scripted_reply
-
     out = tmp_path / "logs" / "results.jsonl"
     arguments = ("--model", "echo", "--output-file", out, "--search", "--games", 3)
-    with EchoLLM(scripted_reply) as llm:
+    with EchoLLM(scripts.scripted_llm.scripted_reply) as llm:
         for _ in range(2):
-            done = run_script(
-                FOLDER / "q20_evaluate.py",
-                *arguments,
-                OPENAI_BASE_URL=llm.url,
-                OPENAI_API_KEY="none",
-            )
+            openai = {"OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
+            done = run_script(FOLDER / "q20_evaluate.py", *arguments, **openai)
     assert done.stdout.startswith("100% of the games were won")
     results = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(results) == 6
@@ -239,10 +196,6 @@ def test_model_is_measured_and_results_are_appended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["qwen4b", "qwen30b"])
 def test_settings_are_taken(model: str) -> None:
-    from q20_train import Q20Agent, tinker, verl_config
-
-    trainer = agl.Trainer(algorithm=tinker(model))
+    trainer = agl.Trainer(algorithm=scripts.q20_train.tinker(model))
     assert type(trainer.algorithm).__name__ == "Tinker"
-    assert Q20Agent(search=True).search
-    pytest.importorskip("agl_verl")
-    agl.VERL(verl_config(model, 1))  # it refuses keys that verl does not have
+    assert scripts.q20_train.Q20Agent(search=True).search

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment, run_script
+from example_bench import EXAMPLES, debug_alone, environment, memory_store, run_script, scripts
 
 import agl
+from agl_adapters import TraceToRows
+from agl_records.calls.reader import model_calls
+from agl_testing.echo_llm import RawReply
 
 for module in ("agents", "mcp"):
     pytest.importorskip(module)
@@ -45,20 +48,16 @@ def on_path(use_example: Any) -> None:
     ],
 )
 def test_answer_is_graded(text: str, target: float, reward: float) -> None:
-    from math_agent import compute_reward
-
-    assert compute_reward(text, target) == reward
+    assert scripts.math_agent.compute_reward(text, target) == reward
 
 
 def test_problems_are_read(tmp_path: Path) -> None:
-    from math_agent import load_problems
-
-    problems = load_problems()
+    problems = scripts.math_agent.load_problems()
     assert len(problems) == 48
     assert {tuple(problem) for problem in problems} == {("input", "private")}
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"input": TASK["input"], "target": 84}) + "\n")
-    assert load_problems(path) == [TASK]
+    assert scripts.math_agent.load_problems(path) == [TASK]
 
 
 # --- the agent ------------------------------------------------------------------------------------
@@ -74,17 +73,12 @@ def calling(expression: str, name: str = "calculate") -> dict[str, Any]:
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float, start_bench: Any
 ) -> None:
-    from math_agent import math_agent
-
-    from agl_adapters import TraceToRows
-    from agl_records.calls.reader import model_calls
-
     def reply(request: dict[str, Any]) -> Any:
         last = request["messages"][-1]
         return f"### {_text(last)} ###" if last["role"] == "tool" else calling(expression)
 
     bench = await start_bench(reply)
-    outcome = await bench.run(math_agent, TASK)
+    outcome = await bench.run(scripts.math_agent.math_agent, TASK)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == reward
     calls = model_calls(outcome.spans)
@@ -98,20 +92,14 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
 
 @pytest.mark.parametrize("name", ["calculate", "no_such_tool"])
 async def test_model_that_never_answers_gets_no_reward(name: str, start_bench: Any) -> None:
-    from math_agent import math_agent
-
     bench = await start_bench(lambda request: calling("1", name))
-    outcome = await bench.run(math_agent, TASK)
+    outcome = await bench.run(scripts.math_agent.math_agent, TASK)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
 
 
 async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) -> None:
-    from math_agent import math_agent
-
-    from agl_testing.echo_llm import RawReply
-
     bench = await start_bench(lambda request: RawReply(500, b"{}"))
-    outcome = await bench.run(math_agent, TASK)
+    outcome = await bench.run(scripts.math_agent.math_agent, TASK)
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
 
 
@@ -124,40 +112,41 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:
-    from tiny_model import tool_call
-    from tiny_server import as_text, find_calls
-
-    text = tool_call(3, 4)
-    [call] = find_calls(text)
+    text = scripts.tiny_model.tool_call(3, 4)
+    [call] = scripts.tiny_server.find_calls(text)
     assert call["function"] == {"name": "calculate", "arguments": '{"expression": "3 + 4"}'}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert as_text(message) == {"role": "assistant", "content": text}
+    assert scripts.tiny_server.as_text(message) == {"role": "assistant", "content": text}
     parts = [{"type": "text", "text": "7"}]
-    assert as_text({"role": "tool", "content": parts}) == {"role": "tool", "content": "7"}
-    assert find_calls("<tool_call> {no json} </tool_call>") == []
-    assert find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
-    assert find_calls("### 7 ###") == []
+    assert scripts.tiny_server.as_text({"role": "tool", "content": parts}) == {
+        "role": "tool",
+        "content": "7",
+    }
+    assert scripts.tiny_server.find_calls("<tool_call> {no json} </tool_call>") == []
+    assert scripts.tiny_server.find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
+    assert scripts.tiny_server.find_calls("### 7 ###") == []
 
 
 def test_settings_for_a_gpu_are_taken_by_sft(tmp_path: Path) -> None:
     pytest.importorskip("agl_unsloth")
     import argparse
 
-    from sft_settings import add_options, sft
-
     parser = argparse.ArgumentParser()
-    add_options(parser)
-    with sft(parser.parse_args(["--out", str(tmp_path)])) as (settings, problems):
+    scripts.sft_settings.add_options(parser)
+    with scripts.sft_settings.sft(parser.parse_args(["--out", str(tmp_path)])) as (
+        settings,
+        problems,
+    ):
         trainer = agl.Trainer(algorithm=settings)  # it refuses options that there are not
     assert type(trainer.algorithm).__name__ == "SFT"
     assert len(problems) == 48
 
 
 def test_agent_runs_alone() -> None:
-    from math_agent import load_problems
-    from scripted_llm import scripted_reply
-
-    lines = debug_alone(FOLDER / "math_agent.py", scripted_reply(load_problems()))
+    lines = debug_alone(
+        FOLDER / "math_agent.py",
+        scripts.scripted_llm.scripted_reply(scripts.math_agent.load_problems()),
+    )
     assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
@@ -186,35 +175,13 @@ def test_tiny_model_is_fine_tuned_all_in_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tiny_model_is_fine_tuned_by_three_processes(tmp_path: Path) -> None:
     pytest.importorskip("trl")
-    command = [sys.executable, "-c", "from agl.cli import main; main()", "store", "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--backend", "memory"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as store:
-        assert store.stdout is not None
-        url = next(
-            found.group() for line in store.stdout if (found := re.search(r"http://\S+:\d+", line))
-        )
-        script = FOLDER / "sft_rollout_runners.py"
-        runners = subprocess.Popen(
-            [sys.executable, script, "--runners", "1", "--url", url], env=environment()
-        )
+    with memory_store(environment()) as url:
+        command = [sys.executable, FOLDER / "sft_rollout_runners.py", "--runners", "1"]
+        runners = subprocess.Popen([*command, "--url", url], env=environment())
+        options = ("--tiny", "--url", url, "--out", tmp_path, "--iterations", 1)
         try:
-            done = run_script(
-                FOLDER / "sft_algorithm.py",
-                "--tiny",
-                "--url",
-                url,
-                "--out",
-                tmp_path,
-                "--iterations",
-                1,
-            )
+            done = run_script(FOLDER / "sft_algorithm.py", *options)
         finally:
             runners.send_signal(signal.SIGINT)
             runners.wait(timeout=30)
-            store.send_signal(signal.SIGINT)
     check_run(done, tmp_path, 1)

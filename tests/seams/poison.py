@@ -27,6 +27,9 @@ BROKEN_OFF = json.loads('"half an emoji: \\ud83d"')
 """As a model writes tool arguments that end within a character."""
 
 
+HALF_A_LINK = "agentlightning.link.0.key_match"
+
+
 class Mute(Exception):
     """An exception that has no text."""
 
@@ -177,9 +180,7 @@ POISONS: dict[str, Poison] = {
     "reward that is infinite": Poison(lambda: _reward(float("inf")), None, reward=None),
     "reward of 1e308": Poison(lambda: _reward(1e308), None, reward=None),
     "reward with half a link": Poison(
-        lambda: _span(
-            "agl.annotation", {**reward_attributes(0.25), "agentlightning.link.0.key_match": "a"}
-        ),
+        lambda: _span("agl.annotation", {**reward_attributes(0.25), HALF_A_LINK: "a"}),
         None,
         reward=None,
     ),
@@ -248,9 +249,7 @@ def run(name: str, strategy: str, store: str, folder: Path) -> list[dict[str, An
     return found
 
 
-def _run(
-    name: str, strategy: str, store: str, folder: Path, timeout_seconds: float | None
-) -> list[dict[str, Any]]:
+def _run(name, strategy, store, folder, timeout_seconds) -> list[dict[str, Any]]:
     poison, found = POISONS[name], list[dict[str, Any]]()
 
     @agl.algo
@@ -261,15 +260,12 @@ def _run(
             timeout_seconds=timeout_seconds,
         )
         once = agl.RolloutConfig(timeout_seconds=timeout_seconds)
-        rollouts = await store.enqueue_many_rollouts(
-            [
-                agl.EnqueueRolloutRequest(input=task, config=again if task else once)
-                for task in range(NUM)
-            ]
-        )
-        await store.wait_for_rollouts(
-            rollout_ids=[rollout.rollout_id for rollout in rollouts], timeout=PATIENCE_SECONDS
-        )
+        asked = [
+            agl.EnqueueRolloutRequest(input=n, config=again if n else once) for n in range(NUM)
+        ]
+        rollouts = await store.enqueue_many_rollouts(asked)
+        ids = [rollout.rollout_id for rollout in rollouts]
+        await store.wait_for_rollouts(rollout_ids=ids, timeout=PATIENCE_SECONDS)
         for rollout in rollouts:
             ended = await store.get_rollout_by_id(rollout.rollout_id)
             attempts = await store.query_attempts(rollout.rollout_id)
@@ -286,21 +282,13 @@ def _run(
                 }
             )
 
-    stores = {
-        "memory": agl.InMemoryLightningStore,
-        "sqlite": lambda: agl.SqliteLightningStore(folder / "store.db"),
-    }
-    one_process = strategy == "shm"
+    is_memory, n_runners = store == "memory", 1 if strategy == "shm" else 2
+    kept = agl.InMemoryLightningStore() if is_memory else agl.SqliteLightningStore(folder / "s.db")
     options = {"graceful_timeout": 1.0, "terminate_timeout": 1.0, "server_port": 0}
-    agl.Trainer(
-        algorithm=algorithm,
-        strategy={"type": "shm", "graceful_delay": 0.5}
-        if one_process
-        else {"type": "cs", **options},
-        n_runners=1 if one_process else 2,
-        concurrency=NUM if one_process else NUM // 2,
-        store=stores[store](),
-    ).fit(agent_of(name, folder))
+    options = {"graceful_delay": 0.5} if strategy == "shm" else options
+    about = {"strategy": {"type": strategy, **options}, "n_runners": n_runners, "store": kept}
+    trainer = agl.Trainer(algorithm=algorithm, concurrency=NUM // n_runners, **about)
+    trainer.fit(agent_of(name, folder))
     return found
 
 

@@ -51,15 +51,10 @@ def azure(stack: contextlib.ExitStack) -> Service:
 
     def said() -> dict[str, Any]:
         jobs = list(service.jobs.values())
-        return {
-            "jobs": len(jobs),
-            "uploads": service.uploads,
-            "files": len(service.files),
-            "deployments": sorted(service.deployments),
-            "data": _digest(
-                json.dumps([(one["model"], service.contents[one["training_file"]]) for one in jobs])
-            ),
-        }
+        data = [(one["model"], service.contents[one["training_file"]]) for one in jobs]
+        kept = {"files": len(service.files), "deployments": sorted(service.deployments)}
+        counts = {"jobs": len(jobs), "uploads": service.uploads}
+        return {**counts, **kept, "data": _digest(json.dumps(data))}
 
     return service.server.url, said
 
@@ -75,15 +70,11 @@ def tinker(stack: contextlib.ExitStack) -> Service:
 
     def said() -> dict[str, Any]:
         saved = [path.rsplit("-", 1)[-1] for path in service.written]
-        newest = service.written[-1]
-        table = service.saved[newest]
+        table = service.saved[service.written[-1]]
         parts = (table.weights, table.first, table.second)
-        return {
-            "steps": service.steps,
-            "saved": Counter(saved),
-            "kept": len(service.saved),
-            "weights": _digest(b"".join(part.tobytes() for part in parts)),
-        }
+        digest = _digest(b"".join(part.tobytes() for part in parts))
+        counts = {"steps": service.steps, "saved": Counter(saved), "kept": len(service.saved)}
+        return {**counts, "weights": digest}
 
     return service.server.url, said
 

@@ -67,17 +67,22 @@ class Scene:
         self.folder = folder
         self.mark = uuid.uuid4().hex
 
-    def start(self, body: str) -> "subprocess.Popen[bytes]":
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of each process of it."""
+        return {**os.environ, "AGL_TEST_SCENE": self.mark}
+
+    def write(self, body: str) -> Path:
+        """The script."""
         script = self.folder / "script.py"
         script.write_text(HEAD + textwrap.dedent(body))
+        return script
+
+    def start(self, body: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, self.write(body)]
         with self.errors.open("w") as errors, self.output.open("w") as output:
-            return subprocess.Popen(
-                [sys.executable, script],
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-                env={**os.environ, "AGL_TEST_SCENE": self.mark},
-            )
+            said = {"stdout": output, "stderr": errors, "env": self.environment}
+            return subprocess.Popen(command, start_new_session=True, **said)
 
     def run(self, body: str) -> "tuple[int, list[list[str]], str]":
         """Exit code, results and standard error; nothing of it may be left."""

@@ -69,14 +69,7 @@ class Conversation:
         self.next_words = "and"
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": task["words"]}]
 
-    async def ask(
-        self,
-        *,
-        agent: str = "writer",
-        model: str | None = None,
-        messages: list[dict[str, Any]] | None = None,
-        **options: Any,
-    ) -> tuple[int, dict[str, Any]]:
+    async def ask(self, *, agent="writer", model=None, messages=None, **options):
         """Status and body of one chat completion."""
         body = {
             "model": model or self.llm.model,

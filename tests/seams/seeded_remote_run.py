@@ -104,23 +104,12 @@ def azure(kind: str, url: str, out: Path) -> dict[str, Any]:
     from tests.plugins.azure.azure_server import Login
 
     options = {
-        "endpoint": url,
-        "base_deployment": "base",
-        "base_model": "gpt-base-2026-01-01",
-        "subscription_id": "sub-1",
-        "resource_group": "group-1",
-        "account_name": "acme",
-        "api_key": "key-of-acme-1234567890",
+        **{"endpoint": url, "management_url": url, "api_key": "key-of-acme-1234567890"},
+        **{"base_deployment": "base", "base_model": "gpt-base-2026-01-01", "account_name": "acme"},
+        **{"subscription_id": "sub-1", "resource_group": "group-1", "poll_seconds": 0.05},
+        **{"iterations": 2, "rollouts_per_task": 6, "keep_fraction": 1.0, "min_reward": 1.0},
+        **{"keep_deployment": False, "max_tokens": 8, "show_progress": False},
         "credential": Login("token-of-acme-0987654321"),
-        "management_url": url,
-        "poll_seconds": 0.05,
-        "iterations": 2,
-        "rollouts_per_task": 6,
-        "keep_fraction": 1.0,
-        "min_reward": 1.0,
-        "keep_deployment": False,
-        "max_tokens": 8,
-        "show_progress": False,
     }
     return {"algorithm": {"type": kind, **options}}
 
@@ -130,17 +119,9 @@ def tinker(kind: str, url: str, out: Path) -> dict[str, Any]:
     from tests.plugins.tinker.words import build_tokenizer
 
     options = {
-        "base_model": "tiny/table",
-        "api_key": "tml-key-of-acme-1234567890",
-        "base_url": url,
-        "tokenizer": build_tokenizer(),
-        "learning_rate": 0.3,
-        "iterations": 3,
-        "rollouts_per_task": 8,
-        "epochs": 2,
-        "batch_size": 16,
-        "max_tokens": 2,
-        "evaluation": 2,
+        **{"base_model": "tiny/table", "api_key": "tml-key-of-acme-1234567890", "base_url": url},
+        **{"tokenizer": build_tokenizer(), "learning_rate": 0.3, "iterations": 3, "epochs": 2},
+        **{"rollouts_per_task": 8, "batch_size": 16, "max_tokens": 2, "evaluation": 2},
         "show_progress": False,
     }
     return {"algorithm": {"type": kind, **options}}
@@ -160,22 +141,18 @@ if __name__ == "__main__":
     kind, runners, url = (options.pop(name) for name in ("algorithm", "runners", "url"))
     del options["deterministic"]  # others serve and train
     store_url, judge_url = options.pop("store", None), options.pop("judge", None)
-    store: agl.LightningStore = (
-        agl.LightningStoreClient(store_url)
-        if store_url
-        else agl.SqliteLightningStore(out / "store.db")
-    )
+    file = out / "store.db"
+    store = agl.LightningStoreClient(store_url) if store_url else agl.SqliteLightningStore(file)
     if judge_url:
         key = os.environ.get("AGL_GATEWAY_TOKEN")
         judge = agl.ProxyLLM(endpoint=f"{judge_url}/v1", model="judge", api_key=key)
     make, agent, train_tasks, val_tasks = SCENES[kind]
     given = make(kind, url, out)
     given["algorithm"] |= options
-    agl.Trainer(
-        **given,
-        store=store,
-        strategy={"type": "cs", "server_port": 0},
-        n_runners=runners,
-        concurrency=16,
-        run_dir=out / "run",  # a run that is there goes on
-    ).fit(agent, train_tasks, val_dataset=val_tasks)
+    given |= {"strategy": {"type": "cs", "server_port": 0}, "n_runners": runners}
+    given |= {
+        "store": store,
+        "concurrency": 16,
+        "run_dir": out / "run",
+    }  # one that is there goes on
+    agl.Trainer(**given).fit(agent, train_tasks, val_dataset=val_tasks)

@@ -50,17 +50,16 @@ async def find_the_cat(task: dict, main_llm: agl.LLM, judge: agl.LLM | None = No
     return house.reward + letters / 100
 
 
+def store_of(out: Path, url: str | None) -> agl.LightningStore:
+    """That of a server, or a file."""
+    return agl.LightningStoreClient(url) if url else agl.SqliteLightningStore(out / "store.db")
+
+
 def in_place(out: Path) -> dict[str, Any]:
     """Options of the algorithms of agl-torch."""
-    return {
-        "model": functools.partial(build_model, 0),
-        "tokenizer": build_tokenizer,
-        "groups_per_step": 4,
-        "group_size": 8,
-        "epochs": 2,
-        "device": "cpu",
-        "torch_threads": 1,
-    }
+    tiny = {"model": functools.partial(build_model, 0), "tokenizer": build_tokenizer}
+    size = {"groups_per_step": 4, "group_size": 8, "epochs": 2}
+    return {**tiny, **size, "device": "cpu", "torch_threads": 1}
 
 
 def fine_tuning(out: Path) -> dict[str, Any]:
@@ -72,14 +71,8 @@ def fine_tuning(out: Path) -> dict[str, Any]:
         build_tokenizer().save_pretrained(partial)
         with contextlib.suppress(OSError):
             partial.rename(model)
-    return {
-        "model": str(model),
-        "engine": "trl",
-        "server": "torch",
-        "tasks_per_iteration": 8,
-        "rollouts_per_task": 6,
-        "epochs": 2,
-    }
+    size = {"tasks_per_iteration": 8, "rollouts_per_task": 6, "epochs": 2}
+    return {"model": str(model), "engine": "trl", "server": "torch", **size}
 
 
 if __name__ == "__main__":
@@ -88,14 +81,9 @@ if __name__ == "__main__":
     kind, runners = options.pop("algorithm"), options.pop("runners")
     replay = options.pop("replay", None)
     store_url, judge_url = options.pop("store", None), options.pop("judge", None)
-    store: agl.LightningStore = (
-        agl.LightningStoreClient(store_url)
-        if store_url
-        else agl.SqliteLightningStore(out / "store.db")
-    )
-    judge = agl.ProxyLLM(
-        endpoint=f"{judge_url}/v1", model="judge", api_key=os.environ.get("AGL_GATEWAY_TOKEN")
-    )
+    store = store_of(out, store_url)
+    key = os.environ.get("AGL_GATEWAY_TOKEN")
+    judge = agl.ProxyLLM(endpoint=f"{judge_url}/v1", model="judge", api_key=key)
     given = fine_tuning(out) if kind in ("sft", "dpo") else in_place(out)
     common = {"learning_rate": 1e-3, "max_tokens": 1, "evaluation": {"temperature": 0.5}}
     common |= {"show_progress": False}

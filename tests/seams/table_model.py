@@ -12,11 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 WORDS = [
-    "<pad>",
-    "<user>",
-    "<agent>",
-    "<end>",
-    *["red", "green", "blue", "one", "two", "three", "four", "five", "and"],
+    *("<pad>", "<user>", "<agent>", "<end>"),
+    *("red", "green", "blue", "one", "two", "three", "four", "five", "and"),
 ]
 TEMPLATE = (
     "{% for m in messages %}"
@@ -44,19 +41,11 @@ def build_model(words: Sequence[str] = WORDS) -> Any:
 
     size, end = len(words), words.index("<end>")
     width = -(-size // 16) * 16
-    config = LlamaConfig(
-        vocab_size=size,
-        hidden_size=width,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=False,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=end,
-    )
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes = {"vocab_size": size, "hidden_size": width, "intermediate_size": 16, **heads}
+    ids = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": end}
+    more = {"max_position_embeddings": 512, "tie_word_embeddings": False}
+    config = LlamaConfig(**sizes, **ids, **more)
     model = LlamaForCausalLM(config).eval()
     likes = torch.full((size, size), -9.0)  # [next, current]
     likes[4:, words.index("<agent>")] = 0.0

@@ -22,14 +22,9 @@ def trainer_of(folder: Path, store: agl.LightningStore, **options) -> agl.Traine
     common = {**TINY, "max_tokens": 1}
     shown = {"show_progress": common.pop("show_progress")}
     penalised = {"type": "grpo", "kl": 0.01, **common}
-    team = {
-        "type": "team",
-        "models": {"one": penalised, "other": {"type": "reinforce++", **common}},
-        "groups_per_step": 2,
-        "group_size": 4,
-        **shown,
-        **options,
-    }
+    models = {"one": penalised, "other": {"type": "reinforce++", **common}}
+    size = {"groups_per_step": 2, "group_size": 4}
+    team = {"type": "team", "models": models, **size, **shown, **options}
     return agl.Trainer(
         algorithm=team, store=store, run_dir=folder, strategy="shm", n_runners=1, concurrency=8
     )

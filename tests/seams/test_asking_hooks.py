@@ -49,9 +49,7 @@ class Keeping(Counting):
         self.heard = state["heard"]
 
 
-def test_a_hook_saves_evaluates_and_ends_a_run_and_sees_rows_before_they_are_trained(
-    starts: Starts,
-) -> None:
+def test_a_hook_saves_evaluates_and_ends_a_run_and_sees_rows_before_they_are_trained(starts):
     starts.hooks = [hook := Keeping(save=1, evaluate=2, end=3)]
     starts.start(steps=9, val=["held out"])
     lines = map(json.loads, (starts.folder / "run/metrics.jsonl").read_text().splitlines())
@@ -68,9 +66,7 @@ def test_a_hook_saves_evaluates_and_ends_a_run_and_sees_rows_before_they_are_tra
     assert starts.steps() == [*range(1, 10)]
 
 
-def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(
-    starts: Starts,
-) -> None:
+def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(starts) -> None:
     starts.hooks, starts.dies_at_version = [Keeping(save=1)], 2
     with pytest.raises(agl.AglError, match="the machine dies"):
         starts.start()
@@ -131,9 +127,7 @@ def test_early_stopping_ends_a_run_whose_rewards_get_no_better(starts: Starts, c
         ("val/reward/mean", "'val/reward/mean', and there are no validation tasks"),
     ],
 )
-def test_early_stopping_refuses_a_metric_that_is_not_there(
-    starts: Starts, metric: str, words: str
-) -> None:
+def test_early_stopping_refuses_a_metric_that_is_not_there(starts, metric, words) -> None:
     starts.hooks = [EarlyStopping(metric=metric)]
     with pytest.raises(agl.AglError, match=words):
         starts.start()
@@ -196,9 +190,7 @@ class Plain(Stateful):
         ("P:a P:b", "P:b", ["b"], "Plain, 1 of 2"),
     ],
 )
-def test_a_state_goes_to_the_hook_that_it_is_of(
-    caplog: Any, before: str, after: str, states: list[str], lost: str
-) -> None:
+def test_a_state_goes_to_the_hook_that_it_is_of(caplog, before, after, states, lost) -> None:
     kinds: dict[str, Any] = {"N": Named, "P": Plain}
     first, second = ([kinds[one[0]](one[2:]) for one in s.split()] for s in (before, after))
     noted = Requests(first, Progress(0, 0)).progress()
@@ -215,9 +207,7 @@ def test_a_state_goes_to_the_hook_that_it_is_of(
         (lambda _: {"calls/total": 1}, "update of Mortal: the loop has a metric 'calls/total' of"),
     ],
 )
-def test_what_an_update_returns_is_looked_at_before_its_step_is_kept(
-    starts: Starts, returns: Any, words: str
-) -> None:
+def test_what_an_update_returns_is_looked_at_before_its_step_is_kept(starts, returns, words):
     starts.returns = returns
     with pytest.raises(agl.AglError, match=words):
         starts.start()
@@ -237,9 +227,7 @@ def test_what_an_update_returns_is_looked_at_before_its_step_is_kept(
         *(({name: 1}, f"{name!r} of its own") for name in ("step", "version", "val/mine")),
     ],
 )
-def test_an_update_that_returns_something_else_is_refused_by_name(
-    returned: Any, words: str
-) -> None:
+def test_an_update_that_returns_something_else_is_refused_by_name(returned, words) -> None:
     with pytest.raises(AlgorithmError, match=f"update of Mine: .*{words}"):
         check_names("Mine", read_update("Mine", returned, [])[0], {"version": 1})
 

@@ -86,14 +86,3 @@ def test_rows_of_a_rollout_weigh_as_much_together_as_one(conversations):
         assert math.isclose(of_rollout[name], 1 / counted)
         # All tokens of a rollout are alike, in a long row or in a short one.
         assert of_tokens[name] == {1 / (tokens[name] * counted)}
-
-
-def test_a_conversation_that_branches_and_is_compacted_has_a_row_of_each():
-    ways = [("go on", 0, 2, 3), ("go on", 0, 1, 2), ("branch", 1, 2, 1), ("compact", 0, 2, 4)]
-    collected, _ = read([ways, [("go on", 0, 1, 1)]])
-    rows = [one.row for one in weigh(collected, WeighingOptions())]
-    assert sorted(len(row.call_ids) for row in rows if row.rollout_id == "ro-0") == [1, 1, 2]
-    weights = row_weights([row.rollout_id for row in rows], [row.num_sampled for row in rows])
-    # 10 tokens of the first rollout, 1 of the second: each rollout is half of the step.
-    shares = {round(w.token, 6) for w in weights}
-    assert shares == {0.05, 0.5}

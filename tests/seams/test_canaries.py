@@ -31,12 +31,8 @@ main = partial(cli.main, standalone_mode=False)
 
 @pytest.mark.parametrize(("is_fooled", "is_full"), [(True, False), (False, False), (True, True)])
 def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
-    starts: Starts,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-    is_fooled: bool,
-    is_full: bool,
-) -> None:
+    starts, caplog, capsys, is_fooled, is_full
+):
     if is_full:  # the disk, as far as a line of canaries goes
         (starts.folder / "run/canaries.jsonl").mkdir(parents=True)
 
@@ -78,7 +74,6 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
             assert {one.config.timeout_seconds for one in canaries} == {60.0}
             statuses = {one.status for one in canaries}
             latest = await store.get_latest_resources()
-            assert latest is not None
             assert "canary" not in latest.resources_id
             counts = await delete_run(store, starts.result.run_id, only_count=True)
             assert counts["rollouts"] == 8 * COPIES
@@ -89,9 +84,7 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
     assert {"succeeded"} <= asyncio.run(statuses()) <= {"succeeded", "cancelled"}
 
 
-async def test_what_an_earlier_start_left_is_cancelled_and_no_end_of_one_stops_the_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_an_earlier_start_left_is_cancelled_and_no_end_of_one_stops_the_others(caplog):
     class Ends(InMemoryLightningStore):
         async def update_rollout(self, rollout_id, **changes):
             if rollout_id in hook._open:  # it ends just before

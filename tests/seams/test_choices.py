@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from tests.models import entry
 
 import agl
 from agl.utils.otel import make_link_attributes
@@ -81,10 +82,8 @@ class Talk:
             return id, texts
 
     def go_on(self, text: str) -> None:
-        self.messages += [
-            {"role": "assistant", "content": text},
-            {"role": "user", "content": "and"},
-        ]
+        self.messages.append({"role": "assistant", "content": text})
+        self.messages.append({"role": "user", "content": "and"})
 
 
 class AsTheyEnd(Model):
@@ -108,8 +107,7 @@ class CutOff(Model):
 
 async def run(agent, *texts: str, adapter=None, model=Model):
     with EchoLLM(model(*texts)) as llm:
-        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
-        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
+        gateway = agl.LLMProxy(model_list=[entry("policy", llm.url)])
         collected = await collect(agl.rollout(agent), gateway, model=POLICY, adapter=adapter)
     return settled(collected)
 
@@ -127,10 +125,8 @@ async def test_the_choice_that_the_conversation_went_on_with_is_trained(stream: 
     (row,) = rows_of(collected)
     expected = [*tokens("which one"), *tokens("good"), *tokens("and"), *tokens("bad")]
     assert row.token_ids == expected
-    assert [row.token_ids[slice(*range)] for range in row.call_ranges] == [
-        tokens("good"),
-        tokens("bad"),
-    ]
+    sampled = [row.token_ids[slice(*range)] for range in row.call_ranges]
+    assert sampled == [tokens("good"), tokens("bad")]
     assert row.logprobs[3:5] == [-2.0, -2.0]
     assert (row.model_versions, row.reward) == (["8", "7"], 1.0)
     call_id = row.call_ids[0].removesuffix("#1")
@@ -148,9 +144,8 @@ async def test_where_nobody_knows_no_choice_is_trained() -> None:
     collected = await run(agent, "bad", "good")
     assert rows_of(collected) == []
     assert collected.ledger.reasons() == {"unknown_choice": 2}
-    assert (
-        "no later call goes on with one of its 2 answers" in collected.ledger.exclusions[0].detail
-    )
+    why = "no later call goes on with one of its 2 answers"
+    assert why in collected.ledger.exclusions[0].detail
 
 
 async def test_a_tree_that_goes_on_with_several_choices_is_not_guessed_at() -> None:
@@ -169,22 +164,23 @@ async def test_a_tree_that_goes_on_with_several_choices_is_not_guessed_at() -> N
     assert len(rows_of(collected)) == 2  # the branches themselves are known
 
 
-async def test_the_agent_may_name_its_choice() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        response_id, _ = await Talk(llm).ask(n=2)
-        agl.emit_choice(response_id, 1)
-        return 1.0
+async def naming(task: str, llm: agl.LLM) -> float:
+    """Takes the second answer, and says so."""
+    response_id, _ = await Talk(llm).ask(n=2)
+    agl.emit_choice(response_id, 1)
+    return 1.0
 
-    (row,) = rows_of(await run(agent, "bad", "good"))
+
+async def test_the_agent_may_name_its_choice() -> None:
+    (row,) = rows_of(await run(naming, "bad", "good"))
     assert row.token_ids == [*tokens("which one"), *tokens("good")]
 
 
 async def test_a_choice_is_named_by_its_index_wherever_the_server_lists_it() -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
         async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
-            answer = await client.chat.completions.create(
-                model=llm.model, messages=[{"role": "user", "content": "which one"}], n=2
-            )
+            messages = Talk(llm).messages
+            answer = await client.chat.completions.create(model=llm.model, messages=messages, n=2)
         assert [choice.index for choice in answer.choices] == [1, 0]
         best = next(choice for choice in answer.choices if choice.message.content == "good")
         agl.emit_choice(answer.id, best.index)
@@ -212,38 +208,17 @@ async def test_a_name_counts_more_than_what_came_later_and_must_be_one_of_them()
 
 @pytest.mark.parametrize("said", ["message", "object", "operation"])
 async def test_what_the_agent_emits_does_not_tell_as_it_may_be_what_it_rejects(said: str) -> None:
-    @agl.operation
-    def rejected(answer: str) -> str:
-        return answer
+    rejected = agl.operation(lambda answer: answer)
+    says = {"message": agl.emit_message, "object": agl.emit_object, "operation": rejected}
 
     async def agent(task: str, llm: agl.LLM) -> float:
         _, answers = await Talk(llm).ask(n=2)
-        if said == "message":
-            agl.emit_message(answers[0])
-        elif said == "object":
-            agl.emit_object(answers[0])
-        else:
-            rejected(answers[0])
+        says[said](answers[0])
         return 1.0  # for the second, which it used
 
     collected = await run(agent, "bad", "good")
     assert rows_of(collected) == []
     assert collected.ledger.reasons() == {"unknown_choice": 2}
-
-
-async def test_a_name_is_that_of_the_last_call_before_it_where_ids_repeat() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        first, _ = await Talk(llm).ask(n=2)
-        agl.emit_choice(first, 1)
-        second, _ = await Talk(llm).ask(n=2)
-        agl.emit_choice(second, 0)
-        assert first == second
-        return 1.0
-
-    collected = await run(agent, "bad", "good")
-    said = [tokens("good"), tokens("bad")]
-    assert [row.token_ids[3:] for row in rows_of(collected)] == said
-    assert collected.ledger.reasons() == {"unused_choice": 2}
 
 
 async def test_a_name_before_several_calls_of_its_id_is_that_of_none() -> None:
@@ -278,21 +253,15 @@ async def test_of_choices_that_say_the_same_that_counts_whose_tokens_go_on(trunc
         await talk.ask(n=2)
         return 1.0
 
-    collected = await run(
-        agent, "good", "good", "good", adapter=TraceToRows(truncated=truncated), model=CutOff
-    )
+    adapter = TraceToRows(truncated=truncated)
+    collected = await run(agent, "good", "good", "good", adapter=adapter, model=CutOff)
     (row,) = rows_of(collected)
     assert [call_id[-2:] for call_id in row.call_ids] == ["#1", "#1"]
     assert collected.ledger.reasons() == {"unused_choice": 3}
 
 
 async def test_conversations_have_the_choice_that_was_used() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        response_id, _ = await Talk(llm).ask(n=2)
-        agl.emit_choice(response_id, 1)
-        return 1.0
-
-    collected = await run(agent, "bad", "good", adapter=TraceToChats())
+    collected = await run(naming, "bad", "good", adapter=TraceToChats())
     (row,) = rows_of(collected)
     assert row.messages[-1]["content"] == "good"
     assert collected.ledger.reasons() == {"unused_choice": 1}

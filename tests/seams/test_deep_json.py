@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from tests.models import entry
 
 import agl
 from agl_records.training_data import TrainedModel
@@ -41,14 +42,10 @@ def served(*answers: dict[str, Any]) -> EchoLLM:
     """A server that answers a request with the first ``n`` of these messages."""
 
     def reply(request: dict[str, Any]) -> RawReply:
+        logprobs = {"content": [{"logprob": -1.0}, {"logprob": -1.0}]}
         choices = [
-            {
-                "index": number,
-                "message": {"role": "assistant", "content": None, **answer},
-                "finish_reason": "stop",
-                "token_ids": [5 + number, 0],
-                "logprobs": {"content": [{"logprob": -1.0}, {"logprob": -1.0}]},
-            }
+            {"index": number, "finish_reason": "stop", "token_ids": [5 + number, 0]}
+            | {"message": {"role": "assistant", "content": None, **answer}, "logprobs": logprobs}
             for number, answer in enumerate(answers[: request.get("n") or 1])
         ]
         body = {"id": "c-1", "model": "policy", "prompt_token_ids": [1, 2, 3], "choices": choices}
@@ -64,12 +61,8 @@ async def ask(llm: agl.LLM, messages: list[Any], n: int = 1) -> None:
 
 async def run(agent: Any, *answers: dict[str, Any], adapter: Any = None, tracer: Any = None) -> Any:
     with served(*answers) as llm:
-        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
-        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
-        collected = await collect(
-            agl.rollout(agent), gateway, model=POLICY, adapter=adapter, tracer=tracer
-        )
-    return settled(collected)
+        gateway, given = agl.LLMProxy(model_list=[entry("policy", llm.url)]), agl.rollout(agent)
+        return settled(await collect(given, gateway, model=POLICY, adapter=adapter, tracer=tracer))
 
 
 async def test_deep_arguments_in_one_of_two_answers_leave_the_other() -> None:
@@ -109,27 +102,20 @@ async def test_deep_json_on_any_span_changes_nothing(attributes: dict[str, str])
 
 
 @pytest.mark.parametrize(
-    "attributes",
+    ("reason", "attributes"),
     [
-        {**CALL, "gen_ai.request.functions.0.parameters": DEEP},
-        {**CALL, "gen_ai.prompt.0.x" + ".a" * 20_000: 1},
-        {"gen_ai.operation.name": "chat", "gen_ai.input.messages": DEEP},
-        {"agentlightning.operation.output.choices.0.logprobs": DEEP},
+        ("malformed", {**CALL, "gen_ai.request.functions.0.parameters": DEEP}),
+        ("malformed", {**CALL, "gen_ai.prompt.0.x" + ".a" * 20_000: 1}),
+        ("malformed", {"gen_ai.operation.name": "chat", "gen_ai.input.messages": DEEP}),
+        ("malformed", {"agentlightning.operation.output.choices.0.logprobs": DEEP}),
+        # In the place of tokens it leaves the text.
+        ("no_token_ids", {**CALL, "gen_ai.response.finish_reasons": DEEP}),
+        ("no_token_ids", {**CALL, "prompt_token_ids": DEEP}),
+        ("no_token_ids", {**CALL, "logprobs.content": DEEP}),
     ],
-    ids=lambda attributes: next(reversed(attributes))[:50],
+    ids=lambda given: given if isinstance(given, str) else next(reversed(given))[:50],
 )
-async def test_deep_json_in_a_call_excludes_that_call(attributes: dict[str, str]) -> None:
-    await is_excluded(attributes, "malformed")
-
-
-@pytest.mark.parametrize(
-    "name", ["gen_ai.response.finish_reasons", "prompt_token_ids", "logprobs.content"]
-)
-async def test_deep_json_in_the_place_of_tokens_leaves_the_text(name: str) -> None:
-    await is_excluded({**CALL, name: DEEP}, "no_token_ids")
-
-
-async def is_excluded(attributes: dict[str, str], reason: str) -> None:
+async def test_deep_json_in_a_call_excludes_that_call(reason, attributes) -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
         await ask(llm, [USER])
         with trace.get_tracer("agent").start_as_current_span("odd", attributes=attributes):
@@ -156,9 +142,7 @@ async def is_excluded(attributes: dict[str, str], reason: str) -> None:
     ],
     ids=lambda calls: str(calls)[:70],
 )
-async def test_odd_tool_calls_in_a_later_request_say_nothing_of_a_choice(
-    tool_calls: Any, tracer: str
-) -> None:
+async def test_odd_tool_calls_in_a_later_request_say_nothing_of_a_choice(tool_calls, tracer):
     async def agent(task: str, llm: agl.LLM) -> float:
         await ask(llm, [USER], n=2)
         odd = {"role": "assistant", "content": "good", "tool_calls": tool_calls}

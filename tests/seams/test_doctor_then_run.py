@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,12 +31,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("algorithm", ["apo", "gepa", "baseline"])
-def test_doctor_passes_a_right_file_and_its_run_ends_well(
-    algorithm: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    agl: Any,
-) -> None:
+def test_doctor_passes_a_right_file_and_its_run_ends_well(algorithm, tmp_path, monkeypatch, agl):
     for name, first in (("train", 0), ("val", 100)):
         tasks = [json.dumps({"question": f"{number}?"}) for number in range(first, first + 12)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(tasks))

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 
 import psutil
@@ -17,7 +16,7 @@ from agl.utils.life_cycle import worker_name
 from agl_server.processes.reports import Reports
 from agl_server.processes.supervisor import AllEnded, RunnerDied
 
-from .scene import HEAD, Scene, wait_until
+from .scene import Scene, wait_until
 
 
 @pytest.mark.parametrize(
@@ -25,9 +24,7 @@ from .scene import HEAD, Scene, wait_until
     [("os._exit(0)", "exit code 0"), ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL")],
     ids=["exits with code 0", "is killed"],
 )
-def test_runner_that_ends_costs_its_own_rollout_and_is_replaced(
-    scene: Scene, ends: str, why: str
-) -> None:
+def test_runner_that_ends_costs_its_own_rollout_and_is_replaced(scene, ends, why) -> None:
     code, results, errors = scene.run(
         f"""
         @agl.rollout
@@ -85,29 +82,6 @@ def test_fit_raises_when_no_runner_can_start(scene: Scene, start: str, why: str)
     assert "RunnerCrashError: no runner is left" in errors
     assert f"it died before its first rollout, again and again: {why}" in errors
     assert errors.count("is replaced") == 4
-
-
-def test_command_fails_when_no_runner_can_start(scene: Scene) -> None:
-    (scene.folder / "agents.py").write_text(HEAD)
-    (scene.folder / "tasks.jsonl").write_text("1\n" * 30)
-    (scene.folder / "agl.yaml").write_text(
-        "agent: agents:agent\n"
-        "train: tasks.jsonl\n"
-        "algorithm: baseline\n"
-        "tracer: agents.DiesAtStart\n"
-        "strategy: {type: cs, server_port: 0, graceful_timeout: 2.0}\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"],
-        cwd=scene.folder,
-        env={**os.environ, "AGL_TEST_SCENE": scene.mark},
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "no runner is left" in done.stderr
-    assert scene.left() == []
 
 
 def test_runners_stop_and_go_on_with_the_terminal(scene: Scene) -> None:
@@ -187,9 +161,7 @@ LEAVES = """
 
 
 @pytest.mark.parametrize(("how", "why"), [(TERMINATES, "was ended"), (LEAVES, "died")])
-def test_supervisor_that_is_terminated_or_exits_with_code_0_ends_the_run(
-    scene: Scene, how: str, why: str
-) -> None:
+def test_supervisor_that_is_terminated_or_exits_with_code_0_ends_the_run(scene, how, why) -> None:
     fit = "trainer(algorithm_of(range(300)), n_runners=2, graceful_timeout=0.5).fit(agent)"
     code, results, errors = scene.run(f"{how}\n        {fit}\n")
     assert (code, results) == (1, [])
@@ -356,13 +328,6 @@ class DiskOf(agl.InMemoryLightningStore):
         return [rollout.status for rollout in await self.query_rollouts()]
 
 
-async def test_full_disk_keeps_only_the_claim_that_it_refused() -> None:
-    store = DiskOf(refusals=1)
-    for claimed in await store.claimed_by("a", "b", "c"):
-        await release_claim(store, claimed)
-    assert sorted(await store.statuses()) == ["preparing", "requeuing", "requeuing"]
-
-
 async def test_store_that_is_away_says_so_to_who_gives_back() -> None:
     store = DiskOf(refusals=1, error=StoreUnavailableError)
     (claimed,) = await store.claimed_by("a")
@@ -371,9 +336,7 @@ async def test_store_that_is_away_says_so_to_who_gives_back() -> None:
     assert await store.statuses() == ["preparing"]
 
 
-async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(monkeypatch) -> None:
     monkeypatch.setattr("agl_server.processes.reports.AGAIN_SECONDS", 0.01)
     store, reports = DiskOf(refusals=2), Reports()
     reports.open()

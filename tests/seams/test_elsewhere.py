@@ -1,7 +1,6 @@
 """An agent that changes the folder of the process, with everything in one process."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from tests import fork_server
 
 import agl
-from agl_learning.reports.report import Report
 from agl_unsloth.sft import SFT
 
 SCRIPT = Path(__file__).with_name("grpo_run.py")
@@ -31,11 +29,7 @@ def test_run_stays_where_it_began(tmp_path: Path, run_dir: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("make", "options"),
-    [
-        (agl.GRPO, {"model": "tiny"}),
-        (SFT, {"model": "tiny"}),
-        (agl.VERL, {"config": {}}),
-    ],
+    [(agl.GRPO, {"model": "tiny"}), (SFT, {"model": "tiny"}), (agl.VERL, {"config": {}})],
 )
 def test_folders_of_algorithms_are_taken_from_where_they_are_made(
     make: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,18 +37,3 @@ def test_folders_of_algorithms_are_taken_from_where_they_are_made(
     monkeypatch.chdir(tmp_path)
     assert make(**options, run_dir="run").run_dir == str(tmp_path / "run")
     assert make(**options).run_dir is None
-
-
-def test_report_goes_on_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with Report(
-        agl.Baseline(), "name", Path("run"), steps=1, done=0, show_progress=False
-    ) as report:
-        os.chdir("elsewhere")
-        report.write({"step": 1})
-        report.summary({})
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "metrics.jsonl",
-        "summary.json",
-    ]

@@ -7,6 +7,7 @@ import socket
 
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
 from agl.emitter import reward_attributes
@@ -28,11 +29,8 @@ def refuses(status):
 
 
 def breaks_off(request):
-    return RawReply(
-        200,
-        b'data: {"choices": [{"index": 0, "delta": {"content": "hal"}}]}\n\n',
-        "text/event-stream",
-    )
+    piece = b'data: {"choices": [{"index": 0, "delta": {"content": "hal"}}]}\n\n'
+    return RawReply(200, piece, "text/event-stream")
 
 
 async def post(llm, content, timeout=None, **fields):
@@ -58,21 +56,9 @@ class Line:
         """A runner plays ``agent``; gives the gateway, and the id of the resources."""
         with self.llm, socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))  # and does not listen
-            addresses = {
-                "policy": self.llm.url,
-                "down": f"http://127.0.0.1:{nobody.getsockname()[1]}/v1",
-            }
-            proxy = agl.LLMProxy(
-                model_list=[
-                    {
-                        "model_name": name,
-                        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url},
-                    }
-                    for name, url in addresses.items()
-                ],
-                store=self.store,
-                **self.gateway,
-            )
+            down = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+            models = [entry("policy", self.llm.url), entry("down", down)]
+            proxy = agl.LLMProxy(model_list=models, store=self.store, **self.gateway)
             await proxy.start()
             resources = await self.store.add_resources({"llm": proxy.as_resource(model="policy")})
             runner = agl.LitAgentRunner(agl.OtelTracer())
@@ -142,22 +128,15 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("name", TROUBLES)
-async def test_a_rollout_with_a_failed_call_is_excluded_and_its_siblings_are_weighed_without_it(
-    name,
-):
+async def test_a_rollout_with_a_failed_call_is_excluded_and_siblings_weighed_without_it(name):
     line = Line()
     collected = await line.collect(agent_with(TROUBLES[name], line))
     third = next(one for one in collected.ended if one.failed is not None)
-    assert (third.rollout.status, third.reward, collected.num_infrastructure) == (
-        "succeeded",
-        None,
-        1,
-    )
-    assert collected.mean_reward == 0.5
+    assert (third.rollout.status, third.reward) == ("succeeded", None)
+    assert (collected.num_infrastructure, collected.mean_reward) == (1, 0.5)
     # Rewards 1 and 0: mean 1/2, sample deviation sqrt(1/2).
-    weighed = {
-        one.row.rollout_id: one.advantages[0].value for one in weigh(collected, WeighingOptions())
-    }
+    found = weigh(collected, WeighingOptions())
+    weighed = {one.row.rollout_id: one.advantages[0].value for one in found}
     assert sorted(weighed.values()) == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-4)
     assert third.rollout.rollout_id not in weighed
     collected.ledger.check()
@@ -229,23 +208,22 @@ async def spans_of_all(store):
     return [span for each in rollouts for span in await store.query_spans(each.rollout_id)]
 
 
+def fails(server, times):
+    """So often, and then no more."""
+    last = len(server.requests) + times
+    server.reply = lambda request: "ok" if len(server.requests) > last else refuses(503)(request)
+
+
 async def repeated_by_its_client(llm, server):
     openai = pytest.importorskip("openai")
-    asked = len(server.requests)
-    server.reply = lambda request: (
-        "ok" if len(server.requests) > asked + 2 else refuses(503)(request)
-    )
+    fails(server, 2)
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=3) as client:
-        await client.chat.completions.create(
-            model=llm.model, messages=[{"role": "user", "content": "second"}]
-        )
+        messages = [{"role": "user", "content": "second"}]
+        await client.chat.completions.create(model=llm.model, messages=messages)
 
 
 async def repeated_by_the_gateway(llm, server):
-    asked = len(server.requests)
-    server.reply = lambda request: (
-        "ok" if len(server.requests) > asked + 1 else refuses(503)(request)
-    )
+    fails(server, 1)
     assert await post(llm, "second") == 200
 
 
@@ -318,12 +296,11 @@ async def test_a_rollout_ends_as_the_policy_of_what_failed_it_says(
     failures, boundary, calls, rewards, reasons
 ):
     store = agl.InMemoryLightningStore()
-    given = {"failures": Failures(**failures)}
-    collector = Collector(store, None, agl.TraceToRows(), RolloutConfig(), **given)
+    policies = Failures(**failures)
+    collector = Collector(store, None, agl.TraceToRows(), RolloutConfig(), failures=policies)
     resources = (await store.add_resources({})).resources_id
-    collecting = asyncio.create_task(
-        collector.collect(["task"], 2, "train", resources, {}, key="step")
-    )
+    asked = collector.collect(["task"], 2, "train", resources, {}, key="step")
+    collecting = asyncio.create_task(asked)
     runs = 2 + ("retry" in failures.values() or boundary in ("model", "evaluator"))
     for run in range(runs):
         ids = await claim(store)
@@ -362,8 +339,7 @@ async def claim(store):
 def run_baseline(agent, llm, **options):
     """Over three tasks; their rewards."""
     baseline = agl.Baseline(max_queue_length=1)
-    backend = {"model": "hosted_vllm/policy", "api_base": llm.url}
-    proxy = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": backend}])
+    proxy = agl.LLMProxy(model_list=[entry("policy", llm.url)])
     resources = {"llm": proxy.as_resource()}
     about = {"strategy": "shm", "n_runners": 1, "initial_resources": resources, **options}
     trainer = agl.Trainer(algorithm=baseline, llm_proxy=proxy, **about)
@@ -415,12 +391,11 @@ async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
         return 0.0
 
     async with line.serving(agent) as (_, resources_id):
+        policies = {"retries": 1, "infrastructure": "keep" if keep else "retry"}
         evaluator = Evaluator(
             StoreJournal(line.store, "run", "apo"),
             {"search": ["once", "always"], "held_out": []},
-            options=PromptOptions(
-                failures={"retries": 1, "infrastructure": "keep" if keep else "retry"}
-            ),
+            options=PromptOptions(failures=policies),
             shuffled=False,
             resources_ids={"first": resources_id},
         )

@@ -4,6 +4,7 @@ import logging
 
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
@@ -13,24 +14,12 @@ from agl_testing.echo_llm import EchoLLM
 pytest.importorskip("agl_gateway")
 
 WISHES = {
-    "top_p": 0.6,
-    "top_k": 3,
-    "min_p": 0.1,
-    "frequency_penalty": 0.5,
-    "presence_penalty": 0.5,
-    "repetition_penalty": 1.2,
-    "logit_bias": {"4": 100},
-    "min_tokens": 2,
+    **{"top_p": 0.6, "top_k": 3, "min_p": 0.1, "frequency_penalty": 0.5, "presence_penalty": 0.5},
+    **{"repetition_penalty": 1.2, "logit_bias": {"4": 100}, "min_tokens": 2},
 }
 NOTHING = {
-    "top_p": 1,
-    "top_k": -1,
-    "min_p": 0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": None,
-    "repetition_penalty": 1.0,
-    "logit_bias": {},
-    "ignore_eos": False,
+    **{"top_p": 1, "top_k": -1, "min_p": 0, "frequency_penalty": 0.0, "presence_penalty": None},
+    **{"repetition_penalty": 1.0, "logit_bias": {}, "ignore_eos": False},
 }
 
 
@@ -39,15 +28,10 @@ async def call():
     """Ask a model with forced parameters; what its server gets, and the span."""
     store = agl.InMemoryLightningStore()
     with EchoLLM() as llm:
-        entry = {
-            "model_name": "policy",
-            "litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url},
-            "forced_parameters": {
-                "train": {**WHOLE_SOFTMAX, "temperature": 1.0},
-                "val": {**WHOLE_SOFTMAX, "temperature": 0.0},
-            },
-        }
-        proxy = agl.LLMProxy(model_list=[entry], store=store)
+        forced = {"train": 1.0, "val": 0.0}
+        forced = {mode: {**WHOLE_SOFTMAX, "temperature": heat} for mode, heat in forced.items()}
+        policy = entry("policy", llm.url, forced_parameters=forced)
+        proxy = agl.LLMProxy(model_list=[policy], store=store)
         await proxy.start()
 
         async def ask(mode="train", **fields):

@@ -10,6 +10,8 @@ import sys
 
 import aiohttp
 import pytest
+from tests.interpreter import AGL
+from tests.models import entry
 
 import agl
 from agl.errors import StoreError, StoreUnavailableError
@@ -49,9 +51,8 @@ class Gateways:
     def start(self):
         if self.process is not None and self.process.poll() is None:
             pytest.fail("the one before still runs")
-        command = [sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port), *self._arguments],
+            [sys.executable, *AGL, "gateway", "--port", str(self.port), *self._arguments],
             env={**os.environ, "AGL_ALLOWED_HOSTS": "gateway"},  # see ``names``
             stderr=subprocess.PIPE,
             text=True,
@@ -164,9 +165,7 @@ async def test_a_gateway_that_took_the_place_of_a_killed_one_fails_only_what_beg
 async def echoing(store):
     """A gateway of this process before a model that echoes."""
     with EchoLLM() as llm:
-        model = {"model": "hosted_vllm/echo", "api_base": llm.url}
-        entry = {"model_name": "echo", "litellm_params": model}
-        proxy = agl.LLMProxy(model_list=[entry], store=store)
+        proxy = agl.LLMProxy(model_list=[entry("echo", llm.url)], store=store)
         await proxy.start()
         yield proxy
         await proxy.stop()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
 from agl.errors import ConfigError
@@ -18,10 +19,6 @@ pytest.importorskip("agl_gateway")
 from agl_learning.selection import select_best
 from agl_learning.trainer.version import FineTuning
 from agl_models.versions import Served, Version
-
-
-def entry(name, url):
-    return {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url}}
 
 
 async def ask(llm, model):
@@ -70,6 +67,14 @@ class Loop(FineTuning):
         return Version(number, "trained")
 
 
+def given(algorithm, store, proxy):
+    """What a trainer gives it."""
+    algorithm.set_store(store)
+    algorithm.set_adapter(agl.TraceToRows())
+    algorithm.set_llm_proxy(proxy)
+    return algorithm
+
+
 def judged_agent(statuses):
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
@@ -88,10 +93,7 @@ async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
     await proxy.start()
     bare = proxy.as_resource(model="judge")
     statuses = [await ask(bare, "judge")]
-    algorithm = Loop(judge.url, fails=fails, run_dir=str(tmp_path / "run"))
-    algorithm.set_store(store)
-    algorithm.set_adapter(agl.TraceToRows())
-    algorithm.set_llm_proxy(proxy)
+    algorithm = given(Loop(judge.url, fails=fails, run_dir=str(tmp_path / "run")), store, proxy)
     runner = agl.LitAgentRunner(agl.OtelTracer())
     with runner.run_context(agent=judged_agent(statuses), store=store):
         running = asyncio.create_task(runner.iter())
@@ -122,31 +124,24 @@ def test_a_trainer_stops_only_the_gateway_that_it_started(judge, tmp_path):
     asyncio.run(users.stop())
 
 
+@pytest.mark.parametrize("kind", ["loop", "grpo", "verl"])
 async def test_a_name_that_the_user_serves_is_refused_before_anything_is_prepared(
-    judge, store, tmp_path
+    judge, store, tmp_path, kind
 ):
+    """Before GRPO loads a model, and before VERL looks whether there is a verl."""
     proxy = agl.LLMProxy(model_list=[entry("policy", judge.url)], store=store)
-    algorithm = Loop(judge.url, run_dir=str(tmp_path / "run"))
-    algorithm.set_store(store)
-    algorithm.set_adapter(agl.TraceToRows())
-    algorithm.set_llm_proxy(proxy)
+    run_dir, loaded = {"run_dir": str(tmp_path / "run")}, []
+    make = {
+        "loop": lambda: Loop(judge.url, **run_dir),
+        "grpo": lambda: agl.GRPO(lambda: loaded.append("a model"), **run_dir),
+        "verl": lambda: agl.VERL({}),
+    }[kind]
+    algorithm = given(make(), store, proxy)
     with pytest.raises(ConfigError, match=r"'policy' stands in model_list.*another model_name"):
         await algorithm.run(["one"])
-    assert not algorithm.prepared
+    assert not loaded
+    assert not getattr(algorithm, "prepared", False)
     assert proxy.model_names == ["policy"]
-
-
-async def test_grpo_refuses_the_users_name_before_it_loads_a_model(judge, store, tmp_path):
-    pytest.importorskip("torch")
-
-    def build():
-        pytest.fail("the model was built")
-
-    algorithm = agl.GRPO(build, run_dir=str(tmp_path / "run"))
-    algorithm.set_store(store)
-    algorithm.set_llm_proxy(agl.LLMProxy(model_list=[entry("policy", judge.url)]))
-    with pytest.raises(ConfigError, match="'policy' stands in model_list"):
-        await algorithm.run(["one"])
 
 
 async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path):
@@ -155,9 +150,7 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     from agl_verl.run import Run
 
     proxy = agl.LLMProxy(model_list=[entry("judge", judge.url)])
-    algorithm = VERL({})
-    algorithm.set_store(store)
-    algorithm.set_adapter(agl.TraceToRows())
+    algorithm = given(VERL({}), store, proxy)
 
     class Options(dict):
         """As OmegaConf's, by name or by key."""
@@ -170,9 +163,7 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
         data=SimpleNamespace(max_prompt_length=8, max_response_length=8),
         algorithm=Options(adv_estimator="grpo"),
         trainer=SimpleNamespace(
-            default_local_dir=tmp_path,
-            resume_mode="auto",
-            v1=SimpleNamespace(trainer_mode="sync"),
+            default_local_dir=tmp_path, resume_mode="auto", v1=SimpleNamespace(trainer_mode="sync")
         ),
     )
     run = Run(algorithm, algorithm, proxy, config, tmp_path, ["one"], None)
@@ -185,16 +176,6 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     await run.end()
     assert proxy.model_names == ["judge"]
     assert not proxy.is_running()
-
-
-async def test_verl_refuses_the_users_name_before_it_looks_for_verl(judge, store):
-    from agl_verl import VERL
-
-    algorithm = VERL({})
-    algorithm.set_store(store)
-    algorithm.set_llm_proxy(agl.LLMProxy(model_list=[entry("policy", judge.url)]))
-    with pytest.raises(ConfigError, match="'policy' stands in model_list"):
-        await algorithm.run(["one"])
 
 
 async def test_a_model_of_another_algorithm_stays_where_the_name_was_taken_meanwhile(
@@ -210,9 +191,7 @@ async def test_a_model_of_another_algorithm_stays_where_the_name_was_taken_meanw
         return build_model()
 
     algorithm = agl.GRPO(build, build_tokenizer(), run_dir=str(tmp_path / "run"), device="cpu")
-    algorithm.set_store(store)
-    algorithm.set_adapter(agl.TraceToRows())
-    algorithm.set_llm_proxy(proxy)
+    given(algorithm, store, proxy)
     with pytest.raises(ConfigError, match="another algorithm serves its model 'policy'"):
         await algorithm.run(["one"])
     assert proxy.model_names == ["policy"]

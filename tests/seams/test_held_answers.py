@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import pytest
+from tests.models import entry
 
 import agl
 
@@ -27,10 +28,9 @@ async def agent(task: dict[str, Any], main_llm: agl.LLM) -> float:
 
 
 async def test_what_a_form_forced_is_recorded_as_certain_and_changes_no_weight(byte_server):  # noqa: F811
-    params = {"model": "hosted_vllm/model", "api_base": byte_server.url}
-    gateway = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": params}])
+    gateway = agl.LLMProxy(model_list=[entry("model", byte_server.url)])
     tasks = ({**held_to({"const": "Oslo"}), "max_tokens": 20}, {"max_tokens": 6})
-    held, free = rows_of(await collect(agent, gateway, tasks=tasks))
+    held, free = rows_of(await collect(agent, gateway, served="model", tasks=tasks))
     assert held.logprobs == [0.0] * len(held.token_ids)
     assert sum(one < -3 for one in free.logprobs) == free.num_sampled
     for row, is_changed in ((held, False), (free, True)):
@@ -43,10 +43,9 @@ async def test_what_a_form_forced_is_recorded_as_certain_and_changes_no_weight(b
 
 
 async def test_the_choices_that_a_form_left_are_no_other_temperature(byte_server):  # noqa: F811
-    params = {"model": "hosted_vllm/model", "api_base": byte_server.url}
-    gateway = agl.LLMProxy(model_list=[{"model_name": "policy", "litellm_params": params}])
+    gateway = agl.LLMProxy(model_list=[entry("model", byte_server.url)])
     task = {**held_to({"enum": ["Oslo", "Rome"]}), "max_tokens": 20}
-    (row,) = rows_of(await collect(agent, gateway, tasks=(task,)))
+    (row,) = rows_of(await collect(agent, gateway, served="model", tasks=(task,)))
     assert min(row.logprobs) < -0.1
     learner = Learner(copy.deepcopy(byte_server.model), OPTIONS, RULE)
     measured = learner.update([Sample(row, [1.0] * row.num_sampled)])

@@ -26,7 +26,7 @@ import agl_torch
 from agl_runs.replay import replay
 from agl_runs.store import query_runs
 
-from .table_model import MANY_WORDS, build_model, build_tokenizer
+from .table_model import MANY_WORDS, TINY, build_model, build_tokenizer
 
 DOWN = RawReply(status=500, body=b'{"error": {"message": "out of order"}}')
 
@@ -57,29 +57,12 @@ def honest(request):
 
 def trainer_of(folder, url, store, *, tasks=2, copies=4, words=MANY_WORDS, budget=None, **options):
     """A trainer of a step or more, judged by a server at ``url``."""
-    algorithm = agl_torch.GRPO(
-        **{
-            "model": lambda: build_model(words),
-            "tokenizer": build_tokenizer(words),
-            "steps": 1,
-            "groups_per_step": tasks,
-            "group_size": copies,
-            "learning_rate": 1e-3,
-            "run_dir": str(folder / "run"),
-            "device": "cpu",
-            "torch_threads": 1,
-            "show_progress": False,
-            "credit": {"type": "judge", "model": "wise", "base_url": url, "price": {}},
-            **options,
-        }
-    )
-    return agl.Trainer(
-        algorithm=algorithm,
-        store=store,
-        strategy="shm",
-        n_runners=1,
-        llm_proxy=agl.LLMProxy(run_budget=budget),
-    )
+    given = {**TINY, "model": lambda: build_model(words), "tokenizer": build_tokenizer(words)}
+    given |= {"steps": 1, "groups_per_step": tasks, "group_size": copies}
+    given["credit"] = {"type": "judge", "model": "wise", "base_url": url, "price": {}}
+    algorithm = agl_torch.GRPO(**{**given, "run_dir": str(folder / "run"), **options})
+    about = {"strategy": "shm", "n_runners": 1, "llm_proxy": agl.LLMProxy(run_budget=budget)}
+    return agl.Trainer(algorithm=algorithm, store=store, **about)
 
 
 def train(folder, reply, **options):
@@ -298,11 +281,8 @@ def test_a_judged_run_that_is_killed_asks_about_no_scored_group_again(tmp_path):
     asyncio.run(store.close())
     assert (accounts.problems, accounts.without) == ([], 0)
     assert accounts.total["calls", "total"] == summary["calls"]
-    judged = Counter(
-        tuple(one.metadata["judges"])
-        for one in rollouts
-        if "judges" in (one.metadata or {}) and one.status == "succeeded"
-    )
+    done = [one.metadata or {} for one in rollouts if one.status == "succeeded"]
+    judged = Counter(tuple(one["judges"]) for one in done if "judges" in one)
     assert list(judged.values()) == [1] * 4
     # The groups of step 1 were trained again with what the judge had said of them.
     assert [Counter(asked)[one] for one in asked[:2]] == [1, 1]

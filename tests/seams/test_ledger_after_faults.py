@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +17,9 @@ OLD_SPAN_ID = hashlib.sha256(b"ledger grpo 1").hexdigest()[:16]
 
 def forged(rollout: agl.AttemptedRollout) -> str:
     call = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    return LedgerPart(
-        rollout_id=rollout.rollout_id,
-        step=STEP,
-        algorithm="grpo",
-        items=[LedgerItem(**call, call_id="c"), LedgerItem(kind="rollout", **call)],
-        trained=[Trained(**call, call_id="c")],
-    ).model_dump_json()
+    items = [LedgerItem(**call, call_id="c"), LedgerItem(kind="rollout", **call)]
+    about = {"step": STEP, "algorithm": "grpo", "trained": [Trained(**call, call_id="c")]}
+    return LedgerPart(rollout_id=rollout.rollout_id, items=items, **about).model_dump_json()
 
 
 def evil_span(kind: str, rollout: agl.AttemptedRollout) -> agl.Span:
@@ -44,9 +39,7 @@ def evil_span(kind: str, rollout: agl.AttemptedRollout) -> agl.Span:
 
 
 @pytest.mark.parametrize("kind", ["suppress", "no part", "no json", "forge"])
-def test_what_an_agent_records_neither_forges_nor_suppresses_an_account(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_agent_records_neither_forges_nor_suppresses_an_account(kind, tmp_path, capsys):
     async def run() -> list[str]:
         store = agl.SqliteLightningStore(tmp_path / "store.db")
         rollouts = [await store.start_rollout(name, mode="train") for name in ("good", "evil")]
@@ -55,9 +48,8 @@ def test_what_an_agent_records_neither_forges_nor_suppresses_an_account(
         for rollout in rollouts:
             await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
             ledger.add_rollout(rollout.rollout_id)
-            ledger.exclude(
-                agl.Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason="no_calls")
-            )
+            about = {"rollout_id": rollout.rollout_id, "reason": "no_calls"}
+            ledger.exclude(agl.Exclusion(kind="rollout", **about))
         ended = list(await store.query_rollouts())
         await agl.save_ledger(store, ledger, ended, step=STEP, algorithm="grpo")
         await store.close()
@@ -74,9 +66,7 @@ def test_what_an_agent_records_neither_forges_nor_suppresses_an_account(
     assert [part["rollout_id"] for part in said["parts"]] == ids
 
 
-def test_rows_of_an_update_that_failed_are_not_in_the_ledger_as_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_an_update_that_failed_are_not_in_the_ledger_as_trained(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from agl_torch.learner import Learner
 

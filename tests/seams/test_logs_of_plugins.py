@@ -1,14 +1,12 @@
 """What plugins say is under the logger ``agl``, which the trainer and ``setup_logging`` show."""
 
 import ast
-import logging
 from pathlib import Path
 
 import pytest
 import rich.highlighter
 
 import agl
-from agl_testing.echo_llm import EchoLLM
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*ROOT.glob("plugins/*/src/**/*.py"), *ROOT.glob("examples/third-party-plugin/*.py")]
@@ -28,40 +26,9 @@ def _loggers(file: Path) -> list[tuple[str, ast.expr]]:
 
 def test_every_logger_of_a_plugin_is_under_agl() -> None:
     found = [one for file in SOURCES for one in _loggers(file)]
-    elsewhere = [
-        where
-        for where, name in found
-        if not (isinstance(name, ast.Constant) and str(name.value).startswith("agl."))
-    ]
+    names = {where: getattr(name, "value", "") for where, name in found}
     assert len(found) > 10
-    assert elsewhere == []
-
-
-def test_rounds_and_verdict_of_a_prompt_run_are_shown_by_setup_logging(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @agl.rollout
-    def greeter(task: str, prompt_template: agl.PromptTemplate) -> float:
-        return float("Welcome" in prompt_template.format(guest=task))
-
-    before = list(logging.getLogger("agl").handlers)
-    agl.setup_logging("INFO")
-    try:
-        with EchoLLM(lambda body: "Welcome, {guest}!") as llm:
-            agl.Trainer(
-                algorithm=agl.APO(
-                    base_url=llm.url, api_key="none", beam_rounds=1, run_dir=str(tmp_path)
-                ),
-                strategy="shm",
-                n_runners=1,
-                initial_resources={"prompt_template": agl.PromptTemplate(template="{guest}.")},
-            ).fit(greeter, ["Ada", "Alan"], val_dataset=[f"Guest {n}" for n in range(20)])
-    finally:
-        logging.getLogger("agl").handlers[:] = before
-        logging.getLogger("agl").propagate = True
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "round 1: candidate" in shown
-    assert "accepted: mean reward" in shown
+    assert [where for where, name in names.items() if not str(name).startswith("agl.")] == []
 
 
 def test_no_highlighter_searches_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:

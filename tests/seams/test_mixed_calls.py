@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from tests.models import entry
 
 import agl
 from agl.errors import ConfigError
@@ -78,8 +79,7 @@ class Reads(agl.LitAgent[dict[str, str]]):
 @contextlib.asynccontextmanager
 async def gateway_of(store: agl.LightningStore) -> AsyncGenerator[agl.LLMProxy]:
     with EchoLLM(latency_seconds=0.05) as server:
-        entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": server.url}}
-        gateway = agl.LLMProxy(model_list=[entry], store=store)
+        gateway = agl.LLMProxy(model_list=[entry("m", server.url)], store=store)
         await gateway.start()
         try:
             yield gateway
@@ -88,9 +88,7 @@ async def gateway_of(store: agl.LightningStore) -> AsyncGenerator[agl.LLMProxy]:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    agent: agl.LitAgent[Any], store: agl.LightningStore, runners: int = 1, **options: Any
-) -> AsyncGenerator[None]:
+async def running(agent, store, runners=1, **options) -> AsyncGenerator[None]:
     """Some runners in this process."""
     event = agl.ThreadingEvent()
     async with contextlib.AsyncExitStack() as stack:
@@ -126,9 +124,7 @@ SAID = "If the agent always calls its model, calls mix: a global client or envir
         (by_environment_in_threads, TASKS, {"runners": 4}),
     ],
 )
-async def test_step_of_mixed_calls_is_told_with_the_cause(
-    agent: Any, tasks: list[Any], options: dict[str, int], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_step_of_mixed_calls_is_told_with_the_cause(agent, tasks, options, caplog) -> None:
     collected = await collect(agent, tasks, 1, **options)
     calls = [len(one.ran.calls) for one in collected.ended]
     assert sum(calls) == 2 * len(tasks)
@@ -136,47 +132,22 @@ async def test_step_of_mixed_calls_is_told_with_the_cause(
     assert SAID in caplog.text
 
 
-class Together(agl.LitAgent[dict[str, str]]):
-    """Has the address of its LLM in a variable; several begin, call and end together."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.barrier = asyncio.Barrier(number)
-
-    async def rollout_async(self, task: Any, resources: Any, rollout: Any) -> float:
-        ids = rollout.rollout_id, rollout.attempt.attempt_id
-        os.environ["TEST_BASE_URL"] = resources["llm"].get_base_url(*ids)
-        await self.barrier.wait()
-        await ask(resources["llm"], os.environ["TEST_BASE_URL"], task["question"])
-        await self.barrier.wait()
-        return 1.0
-
-
-async def test_requests_for_one_task_each_are_looked_at_together(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    store = agl.InMemoryLightningStore()
-    async with gateway_of(store) as gateway, running(Together(4), store, concurrency=8):
+async def test_requests_for_one_task_each_are_looked_at_together(caplog) -> None:
+    store, agent = agl.InMemoryLightningStore(), by_environment_in_threads
+    async with gateway_of(store) as gateway, running(agent, store, runners=4):
         resources = await store.add_resources({"llm": gateway.as_resource(model="m")})
         collector = Collector(store, gateway, agl.TraceToRows(), agl.RolloutConfig())
-        requests = (
-            collector.collect([task], 1, "train", resources.resources_id, {}) for task in TASKS
-        )
-        await asyncio.gather(*requests)
+        about = 1, "train", resources.resources_id, {}
+        await asyncio.gather(*(collector.collect([task], *about) for task in TASKS))
     assert SAID in caplog.text
 
 
 async def test_baseline_of_mixed_calls_tells_it(caplog: pytest.LogCaptureFixture) -> None:
     store = agl.InMemoryLightningStore()
     async with gateway_of(store) as gateway:
-        trainer = agl.Trainer(
-            algorithm=agl.Baseline(max_queue_length=4),
-            tracer=agl.OtelTracer(),
-            initial_resources={"llm": gateway.as_resource(model="m")},
-            store=store,
-            strategy="shm",
-            concurrency=4,
-        )
+        about = {"initial_resources": {"llm": gateway.as_resource(model="m")}, "concurrency": 4}
+        algorithm = agl.Baseline(max_queue_length=4)
+        trainer = agl.Trainer(algorithm=algorithm, store=store, strategy="shm", **about)
         await asyncio.to_thread(trainer.fit, by_environment, TASKS)
     assert SAID in caplog.text
 
@@ -189,9 +160,7 @@ async def test_agent_with_a_global_address_is_right_one_at_a_time() -> None:
         assert all(question in repr(call) for call in one.ran.calls)
 
 
-async def test_agent_that_makes_no_call_or_many_raises_no_alarm(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_agent_that_makes_no_call_or_many_raises_no_alarm(caplog) -> None:
     collected = await collect(by_itself, TASKS, 2, concurrency=8)
     calls = [len(one.ran.calls) for one in collected.ended]
     assert sorted(calls) == [0, 0, 3, 3, 3, 3, 3, 3]
@@ -199,9 +168,7 @@ async def test_agent_that_makes_no_call_or_many_raises_no_alarm(
 
 
 @pytest.mark.parametrize(("address", "warnings"), [("of the attempt", 0), ("endpoint", 1)])
-async def test_agent_that_calls_for_no_rollout_is_warned_and_no_other(
-    address: str, warnings: int, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_agent_that_calls_for_no_rollout_is_warned_and_no_other(address, warnings, caplog):
     resources._warn_of_bare_address.cache_clear()
     await collect(Reads(address), TASKS, 1)
     assert sum("ProxyLLM.endpoint was read" in message for message in caplog.messages) == warnings

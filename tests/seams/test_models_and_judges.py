@@ -8,6 +8,7 @@ import time
 
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
 from agl.emitter import reward_attributes
@@ -24,11 +25,8 @@ TraceToChats, TraceToRows = agl_adapters.TraceToChats, agl_adapters.TraceToRows
 POLICY = TrainedModel(name="policy")
 
 
-def two_models(llm: EchoLLM, judge: str = "judge") -> agl.LLMProxy:
-    entry = {"litellm_params": {"model": "hosted_vllm/any", "api_base": llm.url}}
-    return agl.LLMProxy(
-        model_list=[{"model_name": "policy", **entry}, {"model_name": judge, **entry}]
-    )
+def two_models(llm: EchoLLM) -> agl.LLMProxy:
+    return agl.LLMProxy(model_list=[entry("policy", llm.url), entry("judge", llm.url)])
 
 
 async def ask(llm: agl.LLM, model: str, text: str) -> str:
@@ -52,9 +50,8 @@ def answers(request: dict) -> str:
 @pytest.mark.parametrize("credit", ["final", "per_call", "discounted", "stepwise"])
 async def test_the_judges_call_is_in_a_bin_of_its_own_and_gets_no_reward(credit: str) -> None:
     with EchoLLM(answers) as llm:
-        collected = await collect(
-            judged, two_models(llm), model=POLICY, adapter=TraceToRows(credit=credit)
-        )
+        adapter = TraceToRows(credit=credit)
+        collected = await collect(judged, two_models(llm), model=POLICY, adapter=adapter)
     # The reward came after the judge's call, and is about the policy's.
     (row,) = rows_of(settled(collected))
     assert row.reward == 2.0
@@ -62,23 +59,6 @@ async def test_the_judges_call_is_in_a_bin_of_its_own_and_gets_no_reward(credit:
     (excluded,) = collected.ledger.exclusions
     assert excluded.detail == "its model is 'judge'; 'policy' is trained"
     assert collected.ledger.summary()["rewards"] == {"total": 1, "used": 1, "excluded": {}}
-
-
-async def test_a_judge_whose_name_ends_like_the_trained_models_is_another_model() -> None:
-    @agl.rollout
-    async def agent(task: str, llm: agl.LLM) -> float:
-        said = await ask(llm, llm.model, "what is two and two")
-        return float("yes" in await ask(llm, "acme/policy", f"is it right: {said}"))
-
-    with EchoLLM(answers) as llm:
-        collected = await collect(agent, two_models(llm, "acme/policy"), model=POLICY)
-    (row,) = rows_of(settled(collected))
-    assert len(row.call_ids) == 1
-    (excluded,) = collected.ledger.exclusions
-    assert (excluded.reason, excluded.detail) == (
-        "other_model",
-        "its model is 'acme/policy'; 'policy' is trained",
-    )
 
 
 async def test_conversations_are_rows_of_the_trained_model_only_too() -> None:
@@ -96,9 +76,7 @@ class Old(agl.TraceAdapter[object]):
         return TraceToRows().adapt(source, attempts=attempts)
 
 
-async def test_an_adapter_that_knows_no_models_works_and_says_what_that_means(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_an_adapter_that_knows_no_models_works_and_says_what_that_means(caplog) -> None:
     with caplog.at_level(logging.WARNING, "agl.learning"), EchoLLM(answers) as llm:
         collected = await collect(judged, two_models(llm), model=POLICY, adapter=Old())
     assert sum(len(row.call_ids) for row in rows_of(collected)) == 2

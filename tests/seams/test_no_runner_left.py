@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -23,9 +21,7 @@ CS_RUNNER = "type='cs', main_process='runner'"
 
 
 @pytest.mark.parametrize("strategy", [CS, CS_RUNNER])
-def test_algorithm_that_works_goes_on_when_the_last_runner_ends(
-    scene: Scene, strategy: str
-) -> None:
+def test_algorithm_that_works_goes_on_when_the_last_runner_ends(scene, strategy) -> None:
     code, results, errors = scene.run(
         f"""
         @agl.algo
@@ -46,9 +42,7 @@ def test_algorithm_that_works_goes_on_when_the_last_runner_ends(
 
 @pytest.mark.parametrize("strategy", [CS, CS_RUNNER])
 @pytest.mark.parametrize("timeout", ["None", "0.1"])
-def test_algorithm_that_waits_for_what_nobody_will_run_is_stopped(
-    scene: Scene, strategy: str, timeout: str
-) -> None:
+def test_algorithm_that_waits_for_what_nobody_will_run_is_stopped(scene, strategy, timeout) -> None:
     code, results, errors = scene.run(
         f"""
         @agl.algo
@@ -84,9 +78,7 @@ WAITS = "algorithm = algorithm_of(range(12))"
 
 
 @pytest.mark.parametrize("algorithm", [WORKS, WAITS], ids=["works", "waits"])
-def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(
-    scene: Scene, algorithm: str
-) -> None:
+def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(scene, algorithm) -> None:
     code, results, errors = scene.run(
         f"""
         {algorithm.strip()}
@@ -134,26 +126,6 @@ def fit_in_threads(algorithm: object, main_thread: str, graceful_delay: float = 
     agl.Trainer(algorithm=algorithm, strategy=strategy, max_rollouts=3).fit(one)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
-def test_algorithm_that_works_goes_on_in_threads(main_thread: str) -> None:
-    reached: list[int] = []
-
-    @agl.algo
-    async def algorithm(store: Any) -> None:
-        rollouts = [await store.enqueue_rollout(task) for task in range(4)]
-        ids = [rollout.rollout_id for rollout in rollouts]
-        await store.wait_for_rollouts(rollout_ids=ids[:3])
-        # It looks once, and then works on with what there is.
-        reached.append(len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0)))
-        while not store._no_runners.is_set():  # noqa: ASYNC110 (another thread sets it)
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(1.0)  # longer than the grace
-        reached.append(len(await store.query_rollouts()))
-
-    fit_in_threads(algorithm, main_thread)
-    assert reached == [3, 4]
-
-
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
 def test_algorithm_that_ends_as_if_cancelled_has_failed(strategy: str) -> None:
     @agl.algo
@@ -196,9 +168,7 @@ async def wait_again(store: agl.LightningStore, ids: list[str]) -> None:
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
 @pytest.mark.parametrize("wait_for_all", [wait, wait_again])
 @pytest.mark.parametrize("is_async", [True, False])
-def test_algorithm_that_waits_in_vain_is_stopped_in_threads(
-    main_thread: str, wait_for_all: Callable[..., object], is_async: bool
-) -> None:
+def test_algorithm_that_waits_in_vain_is_stopped_in_threads(main_thread, wait_for_all, is_async):
     reached: list[str] = []
 
     async def run(store: agl.LightningStore) -> None:
@@ -256,9 +226,7 @@ def test_algorithm_sees_the_event_within_the_graceful_delay(main_thread: str) ->
     assert time.monotonic() - began < 25.0
 
 
-def test_baseline_says_what_came_of_the_rollouts_that_were_run(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_baseline_says_what_came_of_the_rollouts_that_were_run(caplog) -> None:
     caplog.set_level("INFO", logger="agl")
     strategy = {"type": "shm", "graceful_delay": 0.2}
     agl.Trainer(strategy=strategy, max_rollouts=3).dev(one, range(3))

@@ -50,9 +50,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[[str], 
 @pytest.mark.parametrize(
     ("agent", "reward"), [("Plain()", 0.25), ("Graded()", 0.5), ("function", 0.25)]
 )
-def test_an_agent_of_a_notebook_runs(
-    cell: Callable[[str], str], agent: str, reward: float, strategy: str
-) -> None:
+def test_an_agent_of_a_notebook_runs(cell, agent, reward, strategy) -> None:
     trainer = f"agl.Trainer(n_runners=1, strategy={strategy!r})"
     said = cell(f"(await asyncio.to_thread({trainer}.dev, {agent}, [1])).mean_reward")
     assert said.splitlines()[-1] == str(reward), said

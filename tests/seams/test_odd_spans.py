@@ -31,14 +31,11 @@ def messages(role: str, text: str) -> str:
 
 
 CALL: dict[str, Any] = {
-    Key.OPERATION: "chat",
-    Key.REQUEST_MODEL: "policy",
+    **{Key.OPERATION: "chat", Key.REQUEST_MODEL: "policy", Key.FINISH_REASONS: ["stop"]},
     Key.INPUT_MESSAGES: messages("user", "hi"),
     Key.OUTPUT_MESSAGES: messages("assistant", "yo"),
-    Key.PROMPT_TOKEN_IDS: [1, 2],
-    Key.RESPONSE_TOKEN_IDS: [3, 4],
+    **{Key.PROMPT_TOKEN_IDS: [1, 2], Key.RESPONSE_TOKEN_IDS: [3, 4]},
     Key.RESPONSE_LOGPROBS: [-0.1, -0.2],
-    Key.FINISH_REASONS: ["stop"],
 }
 TWO_ANSWERS: dict[str, Any] = {
     **CALL,
@@ -160,9 +157,7 @@ async def test_no_value_of_any_attribute_ends_the_training(form: str) -> None:
     collected.ledger.check()
 
 
-async def test_what_the_adapter_cannot_read_costs_its_rollout_only(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_the_adapter_cannot_read_costs_its_rollout_only(caplog) -> None:
     class Adapter(agl.TraceToRows):
         def adapt(self, source: Any, /, attempts: Any = None, model: Any = None) -> Any:
             if any(span.name == "bad" for span in source):
@@ -179,20 +174,17 @@ async def test_what_the_adapter_cannot_read_costs_its_rollout_only(
     why = "its spans cannot be read: TypeError: unhashable type: 'list'"
     assert [len(one.rows) for one in collected.ended] == [0, 1, 1]
     assert collected.ended[0].unusable == ("malformed", why)
-    assert [(e.rollout_id, e.reason, e.detail) for e in collected.ledger.exclusions] == [
-        (bad, "malformed", why)
-    ]
+    (one,) = collected.ledger.exclusions
+    assert (one.rollout_id, one.reason, one.detail) == (bad, "malformed", why)
     assert why in why_nothing(collected)
-    assert [(r.name, bad in r.message and why in r.message) for r in caplog.records] == [
-        ("agl.learning", True)
-    ]
+    (said,) = caplog.records
+    assert (said.name, bad in said.message, why in said.message) == ("agl.learning", True, True)
 
 
 def test_an_answer_whose_tool_calls_are_none_is_broken() -> None:
     ids = {"call_id": "c", "rollout_id": "r", "attempt_id": "a", "sequence_id": 1}
     for calls in (3, "x", {"a": 1}, ["x"], [{"function": {"arguments": "[" * 5000}}]):
         problem = ModelCall(**ids, response={"tool_calls": calls}).tool_problem
-        assert problem is not None
         assert problem[0] == "broken_tool_call"
     assert ModelCall(**ids, response={"tool_calls": []}).tool_problem is None
 

@@ -1,34 +1,23 @@
 """A runner that is not ours gives the key of the gateway to its agent, and asks it for nothing."""
 
-from typing import Any
-
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
-from agl_testing.echo_llm import EchoLLM
 
 KEY = "a-key-of-this-test"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answered_call_with_the_gateways_key_is_stored(
-    stream: bool, echo_llm: EchoLLM
-) -> None:
+async def test_an_answered_call_with_the_gateways_key_is_stored(stream, echo_llm) -> None:
     """Whoever reads the spans once the agent is through finds them, as 0.3's algorithms do."""
     store = agl.InMemoryLightningStore()
-    backend: Any = {"model": "hosted_vllm/tiny", "api_base": echo_llm.url}
-    proxy = agl.LLMProxy(
-        model_list=[{"model_name": "tiny", "litellm_params": backend}], store=store, api_key=KEY
-    )
+    proxy = agl.LLMProxy(model_list=[entry("tiny", echo_llm.url)], store=store, api_key=KEY)
     await proxy.start()
     rollout = await store.start_rollout("task")
     address = proxy.as_resource().get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "hello"}],
-        "stream": stream,
-    }
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session:
         for number in range(1, 4):
             async with session.post(f"{address}/chat/completions", json=body) as answer:

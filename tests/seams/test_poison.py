@@ -1,12 +1,11 @@
 """One bad record or agent costs one rollout: forty at once, one of them poisonous."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 from . import poison
 from .poison import NUM, ONLY_PROCESSES, POISONS
@@ -38,12 +37,7 @@ IN_A_FILE = [name for name in IN_THREADS if name.startswith(("surrogate", "span"
 
 def run_apart(name: str, strategy: str, store: str, folder: Path) -> list[dict[str, Any]]:
     """In a process of its own: what a poison leaves behind is not the next test's."""
-    done = subprocess.run(
-        [sys.executable, poison.__file__, name, strategy, store, folder],
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
+    done = python(poison.__file__, name, strategy, store, folder, timeout=250)
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stderr
     assert done.returncode == 0, done.stderr

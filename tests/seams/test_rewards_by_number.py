@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from tests.models import entry
 
 import agl
 from agl.tracer import buffer
@@ -29,9 +30,8 @@ async def rewarding(task: str, llm: agl.LLM) -> None:
     """Three calls, each with a reward right after its answer."""
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
         for number in range(3):
-            await client.chat.completions.create(
-                model=llm.model, messages=[{"role": "user", "content": f"turn {number}"}]
-            )
+            messages = [{"role": "user", "content": f"turn {number}"}]
+            await client.chat.completions.create(model=llm.model, messages=messages)
             agl.emit_reward(number + 1.0)
 
 
@@ -39,17 +39,22 @@ async def rewarding(task: str, llm: agl.LLM) -> None:
 def rewarding_in_a_thread(task: str, llm: agl.LLM) -> None:
     with openai.OpenAI(base_url=llm.endpoint, api_key="x") as client:
         for number in range(3):
-            client.chat.completions.create(
-                model=llm.model, messages=[{"role": "user", "content": f"turn {number}"}]
-            )
+            messages = [{"role": "user", "content": f"turn {number}"}]
+            client.chat.completions.create(model=llm.model, messages=messages)
             agl.emit_reward(number + 1.0)
+
+
+async def rewarded(agent, *given, credit="per_call", **options):
+    """What a gateway before a model that answers at once, or as given, made of an agent."""
+    with EchoLLM(*given) as llm:
+        gateway = agl.LLMProxy(model_list=[entry("policy", llm.url)], num_retries=0)
+        adapter = agl_adapters.TraceToRows(credit=credit)
+        return settled(await collect(agent, gateway, adapter=adapter, **options))
 
 
 @pytest.mark.parametrize("agent", [rewarding, rewarding_in_a_thread])
 @pytest.mark.parametrize("skew", [0.0, -5.0, 5.0])
-async def test_each_reward_goes_to_the_call_that_it_follows(
-    agent: object, skew: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_reward_goes_to_the_call_that_it_follows(agent, skew, monkeypatch) -> None:
     agl_gateway = pytest.importorskip("agl_gateway.records")
 
     class Clock:
@@ -62,11 +67,7 @@ async def test_each_reward_goes_to_the_call_that_it_follows(
             return time.time() + skew
 
     monkeypatch.setattr(agl_gateway, "time", Clock)
-    with EchoLLM() as llm:  # the answer to the next call is there at once
-        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
-        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
-        adapter = agl_adapters.TraceToRows(credit="per_call")
-        collected = settled(await collect(agent, gateway, adapter=adapter))
+    collected = await rewarded(agent)
     given = {
         call_id: credit.reward
         for row in rows_of(collected)
@@ -87,11 +88,7 @@ async def test_a_reward_before_the_only_call_is_of_no_call(at_once, monkeypatch)
         async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x") as client:
             await client.chat.completions.create(model=llm.model, messages=[MESSAGE])
 
-    with EchoLLM() as llm:
-        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
-        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
-        adapter = agl_adapters.TraceToRows(credit="per_call")
-        collected = settled(await collect(early, gateway, adapter=adapter))
+    collected = await rewarded(early)
     assert collected.ledger.reasons("reward") == {"reward_before_call": 1}
 
 
@@ -102,11 +99,7 @@ async def test_where_the_order_is_not_known_no_call_gets_the_reward(monkeypatch)
         raise errors.RefusedError(500, "out of order")
 
     monkeypatch.setattr(app.GatewayApp, "_flush", refuse)
-    with EchoLLM() as llm:
-        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
-        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}])
-        adapter = agl_adapters.TraceToRows(credit="per_call")
-        collected = settled(await collect(rewarding, gateway, adapter=adapter))
+    collected = await rewarded(rewarding)
     assert collected.ledger.reasons() == {"unordered_reward": 3}
     assert collected.ledger.reasons("reward") == {"unordered_reward": 3}
 
@@ -115,9 +108,7 @@ async def test_where_the_order_is_not_known_no_call_gets_the_reward(monkeypatch)
     ("ahead", "then", "before"),
     [(0, 0, 1), (1000, 1000, 1), (-1000, -1000, 1), (1000, -3000, 1), (0, 0, 0)],
 )
-async def test_a_runner_tells_a_gateway_when_spans_ended_by_its_clock(
-    ahead: float, then: float, before: int
-) -> None:
+async def test_a_runner_tells_a_gateway_when_spans_ended_by_its_clock(ahead, then, before) -> None:
     """Also if the gateway comes back on another host, or says that a call is before every span."""
     asked: list[dict] = []
 
@@ -208,12 +199,9 @@ async def test_a_call_that_was_asked_again_is_no_step(credit: str) -> None:
         failed, broken[0] = broken[0], False
         return RawReply(503, b'{"error": {"message": "out of order"}}') if failed else "yes"
 
-    with EchoLLM(reply) as llm:
-        entry = {"litellm_params": {"model": "hosted_vllm/policy", "api_base": llm.url}}
-        gateway = agl.LLMProxy(model_list=[{"model_name": "policy", **entry}], num_retries=0)
-        adapter = agl_adapters.TraceToRows(credit={"type": credit, "gamma": 0.5})
-        collected = await collect(two_steps(broken), gateway, copies=3, adapter=adapter)
-    assert settled(collected).ledger.reasons() == {"infrastructure": 1}
+    rule = {"type": credit, "gamma": 0.5}
+    collected = await rewarded(two_steps(broken), reply, credit=rule, copies=3)
+    assert collected.ledger.reasons() == {"infrastructure": 1}
     _, second, third = (
         [credit for row in one.rows for credit in row.credits] for one in collected.ended
     )

@@ -48,17 +48,10 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Smal
         pytest.skip("needs unshare and nsenter")
     path = tmp_path / "disk"
     path.mkdir()
-    holder = subprocess.Popen(
-        [
-            *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c"),
-            f'mount -t tmpfs -o size={request.param}k tmpfs "$0" && echo mounted && read _',
-            str(path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    mount = f'mount -t tmpfs -o size={request.param}k tmpfs "$0" && echo mounted && read _'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    holder = subprocess.Popen(command, text=True, **pipes)
     try:
         if holder.stdout is None or holder.stdout.readline() != "mounted\n":
             pytest.skip("no file system can be mounted here")
@@ -76,21 +69,15 @@ def steps_of(metrics: Iterable[str]) -> list[int]:
 async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
     async with opened(folder / "store.db") as store:
         runs = await query_runs(store)
-        trained = [
-            item.key
-            for part in await query_parts(store, lost=False)
-            for item in part.trained
-            if item.kind == "call"
-        ]
+        items = [one for part in await query_parts(store, lost=False) for one in part.trained]
+        trained = [one.key for one in items if one.kind == "call"]
         assert len(trained) == len(set(trained))
     return [(one.outcome, one.error) for run in runs for one in run.generations]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("small_disk", [60], indirect=True)  # a checkpoint has more
-async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(
-    tmp_path: Path, small_disk: SmallDisk
-) -> None:
+async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(tmp_path, small_disk):
     folder = small_disk.path / "run"
     options = {"steps": 3, "checkpoints": 2, "run_dir": str(folder)}
     command = (sys.executable, SCRIPT, tmp_path, json.dumps(options))
@@ -116,9 +103,7 @@ async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(
 
 @pytest.mark.parametrize("small_disk", [400], indirect=True)  # the log of the store has more
 @pytest.mark.nightly  # a full disk is waited for, for a minute
-async def test_a_store_that_finds_no_space_ends_the_run_which_goes_on(
-    tmp_path: Path, small_disk: SmallDisk
-) -> None:
+async def test_a_store_that_finds_no_space_ends_the_run_which_goes_on(tmp_path, small_disk) -> None:
     home = small_disk.path
     options = {"steps": 3, "checkpoints": 1, "run_dir": str(tmp_path / "run")}
     command = (sys.executable, SCRIPT, home, json.dumps(options))

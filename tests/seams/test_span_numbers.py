@@ -1,7 +1,6 @@
 """Span numbers from tracer, store and OTLP, as a reader of all attempts sees them."""
 
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,7 @@ from agl_testing.otlp import request_of
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def client(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncGenerator[agl.LightningStoreClient]:
+async def client(request, tmp_path) -> AsyncGenerator[agl.LightningStoreClient]:
     store = (
         agl.InMemoryLightningStore()
         if request.param == "memory"
@@ -25,33 +22,6 @@ async def client(
     yield client
     await client.close()
     await server.close()
-
-
-async def test_last_reward_of_all_attempts_is_that_of_the_last_attempt(
-    client: agl.LightningStoreClient,
-) -> None:
-    tries = 0
-
-    @agl.rollout
-    async def agent(task: str) -> None:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            for number in range(5):
-                agl.emit_message(f"thought {number}")
-            agl.emit_reward(0.1)
-            raise ConnectionError("not yet")
-        agl.emit_reward(0.9)
-
-    config = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
-    rollout = await client.enqueue_rollout("task", config=config)
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=2)
-    with runner.run_context(agent=agent, store=client):
-        await runner.iter()
-    spans = await client.query_spans(rollout.rollout_id)
-    assert agl.find_final_reward(spans) == 0.9
-    numbers = [span.sequence_id for span in spans]
-    assert numbers == list(range(1, len(spans) + 1))
 
 
 async def test_numbers_grow_by_every_door(client: agl.LightningStoreClient) -> None:
@@ -81,9 +51,7 @@ async def test_numbers_cannot_be_used_up(client: agl.LightningStoreClient) -> No
 
     def span(number: int) -> agl.Span:
         made = agl.Span.from_attributes(
-            attributes={},
-            rollout_id=begun.rollout_id,
-            attempt_id=begun.attempt.attempt_id,
+            attributes={}, rollout_id=begun.rollout_id, attempt_id=begun.attempt.attempt_id
         )
         return made.model_copy(update={"sequence_id": number})
 

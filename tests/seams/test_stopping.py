@@ -13,8 +13,6 @@ from tests.stores import opened
 import agl
 from agl.execution.signals import ONE_SIGNAL_SECONDS
 
-from .scene import Scene
-
 pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).with_name("grpo_run.py")
@@ -52,9 +50,7 @@ async def rollouts_of(folder: Path) -> list[agl.Rollout]:
 
 
 @pytest.mark.parametrize("numbers", [BOTH[:1], BOTH[1:], BOTH], ids=["ctrl-c", "sigterm", "both"])
-async def test_asked_once_it_ends_what_is_under_way_and_no_more(
-    tmp_path: Path, numbers: list[signal.Signals]
-) -> None:
+async def test_asked_once_it_ends_what_is_under_way_and_no_more(tmp_path, numbers) -> None:
     process = start(tmp_path, wait_at=AT)
     wait_for(tmp_path / "waiting")
     for number in numbers:  # two at once count as one
@@ -94,9 +90,7 @@ def test_asked_twice_it_ends_at_once_and_goes_on_all_the_same(tmp_path: Path) ->
     [(signal.SIGINT, signal.SIGTERM, 143), (signal.SIGTERM, signal.SIGINT, -signal.SIGINT)],
     ids=["ctrl-c, sigterm", "sigterm, ctrl-c"],
 )
-def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(
-    scene: Scene, first: signal.Signals, then: signal.Signals, code: int
-) -> None:
+def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(scene, first, then, code):
     process = scene.start(
         """
         class Endless(agl.Algorithm):
@@ -121,9 +115,7 @@ def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(
 
 
 @pytest.mark.parametrize("strategy", ["type='cs'", "type='shm', graceful_delay=2.0"])
-def test_what_fails_while_a_run_is_stopped_at_once_was_cancelled(
-    scene: Scene, strategy: str
-) -> None:
+def test_what_fails_while_a_run_is_stopped_at_once_was_cancelled(scene, strategy) -> None:
     process = scene.start(
         f"""
         class Served(agl.Algorithm):
@@ -160,9 +152,7 @@ def test_what_fails_while_a_run_is_stopped_at_once_was_cancelled(
 
 
 @pytest.mark.parametrize("number", BOTH, ids=["ctrl-c", "sigterm"])
-def test_algorithm_beside_the_runner_is_asked_first_and_says_that_it_has_stopped(
-    scene: Scene, number: signal.Signals
-) -> None:
+def test_algorithm_beside_the_runner_is_asked_first_and_says_that_it_has_stopped(scene, number):
     process = scene.start(
         """
         class Asked(agl.Algorithm):
@@ -187,9 +177,7 @@ def test_algorithm_beside_the_runner_is_asked_first_and_says_that_it_has_stopped
     assert scene.left() == []
 
 
-def test_algorithm_beside_the_runner_that_cannot_stop_is_ended_by_the_first_ctrl_c(
-    scene: Scene,
-) -> None:
+def test_algorithm_beside_the_runner_that_cannot_stop_is_ended_by_the_first_ctrl_c(scene) -> None:
     process = scene.start(
         """
         class Endless(agl.Algorithm):

@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import sqlite3
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -64,9 +63,8 @@ async def test_run_goes_on_after_the_disk_of_its_store_failed(tmp_path: Path) ->
     file = tmp_path / "agl.db"
     async with served(file) as (process, url):
         client = agl.LightningStoreClient(url)
-        rollouts = await client.enqueue_many_rollouts(
-            [agl.EnqueueRolloutRequest(input=n) for n in range(10)]
-        )
+        tasks = [agl.EnqueueRolloutRequest(input=n) for n in range(10)]
+        rollouts = await client.enqueue_many_rollouts(tasks)
         size = os.stat(f"{file}-wal").st_size
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -83,11 +81,8 @@ async def test_run_goes_on_after_the_disk_of_its_store_failed(tmp_path: Path) ->
                 assert not running.done()
                 await asyncio.sleep(0.05)
         status, answer, headers = await health(url)
-        assert (status, answer["status"], answer["error_type"]) == (
-            503,
-            "failing",
-            "StoreDiskError",
-        )
+        assert (status, answer["status"]) == (503, "failing")
+        assert answer["error_type"] == "StoreDiskError"
         assert "disk I/O error" in answer["detail"]
         assert headers["Retry-After"] == "1"
         impatient = agl.LightningStoreClient(url, retry_delays=())
@@ -108,61 +103,3 @@ async def test_run_goes_on_after_the_disk_of_its_store_failed(tmp_path: Path) ->
         assert (await health(url))[0] == 200
         await client.close()
         await impatient.close()
-
-
-@pytest.mark.parametrize("strategy", ["shm", "cs"])
-def test_fit_goes_on_after_the_disk_was_full(tmp_path: Path, strategy: str) -> None:
-    store = agl.SqliteLightningStore(tmp_path / "agl.db")
-    statuses: list[str] = []
-
-    @agl.algo
-    async def algorithm(store: agl.LightningStore) -> None:
-        rollouts = await store.enqueue_many_rollouts(
-            [agl.EnqueueRolloutRequest(input=n) for n in range(20)]
-        )
-        await store.wait_for_rollouts(rollout_ids=[rollouts[0].rollout_id], timeout=PATIENCE)
-        connection = fill()
-        # This call and the runner's wait for space.
-        waiting = asyncio.create_task(store.enqueue_rollout(20, metadata={"big": "x" * 1_000_000}))
-        async with asyncio.timeout(PATIENCE):
-            while well():  # noqa: ASYNC110 (the writer's thread says so)
-                await asyncio.sleep(0.01)
-        assert not waiting.done()
-        connection.execute("PRAGMA max_page_count=1000000")
-        rollouts = [*rollouts, await waiting]
-        ended = await store.wait_for_rollouts(
-            rollout_ids=[rollout.rollout_id for rollout in rollouts], timeout=PATIENCE
-        )
-        statuses.extend(rollout.status for rollout in ended)
-
-    def fill() -> sqlite3.Connection:
-        connection = store._database.connection
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count={pages}")
-        return connection
-
-    def well() -> bool:
-        return store._writer.failing_since is None
-
-    options = {"type": "cs", "server_port": 0} if strategy == "cs" else "shm"
-    agl.Trainer(algorithm=algorithm, store=store, strategy=options, n_runners=1).fit(agent)
-    assert statuses == ["succeeded"] * 21
-
-
-async def test_run_on_a_store_whose_file_is_gone_ends_and_says_why(tmp_path: Path) -> None:
-    file = tmp_path / "agl.db"
-    async with served(file) as (_, url):
-        client = agl.LightningStoreClient(url, retry_delays=(0.1, 0.1))
-        await client.enqueue_rollout(1)
-        os.unlink(file)
-        status, answer, _ = await health(url)
-        assert (status, answer["error_type"]) == (503, "StoreUnavailableError")
-        assert "was deleted while the store was open" in answer["detail"]
-        runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-        with (
-            runner.run_context(agent=agent, store=client),
-            pytest.raises(agl.errors.StoreUnavailableError, match="was deleted"),
-        ):
-            await runner.iter()
-        await client.close()
-    assert not file.exists()

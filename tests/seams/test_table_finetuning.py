@@ -45,6 +45,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 
+FAILED = {"other_model": 3, "infrastructure": 1}
 TABLE: dict[str, dict[str, dict[str, int]]] = {
     "sft": {
         "plain": {"trained": 1, "below_threshold": 2},
@@ -52,12 +53,7 @@ TABLE: dict[str, dict[str, dict[str, int]]] = {
         "second_choice": {"trained": 2, "below_threshold": 4, "unused_choice": 3},
         "first_attempt_fails": {"trained": 1, "below_threshold": 2, "superseded_attempt": 3},
         "two_agents": {"trained": 1, "below_threshold": 2, "agent_not_selected": 3},
-        "swallowed_503": {
-            "trained": 1,
-            "below_threshold": 1,
-            "other_model": 3,
-            "infrastructure": 1,
-        },
+        "swallowed_503": {"trained": 1, "below_threshold": 1, **FAILED},
         "truncated": {"trained": 1, "below_threshold": 2, "truncated": 3},
     },
     "dpo": {
@@ -68,7 +64,7 @@ TABLE: dict[str, dict[str, dict[str, int]]] = {
         "second_choice": {"trained": 2, "not_paired": 4, "unused_choice": 3},
         "first_attempt_fails": {"trained": 2, "not_paired": 1, "superseded_attempt": 3},
         "two_agents": {"trained": 2, "not_paired": 1, "agent_not_selected": 3},
-        "swallowed_503": {"trained": 2, "other_model": 3, "infrastructure": 1},
+        "swallowed_503": {"trained": 2, **FAILED},
         # The first answers are cut off, and the second ones answer different prompts.
         "truncated": {"not_paired": 3, "truncated": 3},
     },
@@ -87,7 +83,6 @@ PER_CALL: dict[str, dict[str, int]] = {
 NAMES = list(TABLE)
 SLOW = {"sft", "dpo"}
 """A server and a training in child processes each time."""
-ADAPTERS = {"azure-sft": "chats"}
 
 
 ALGORITHMS = [
@@ -146,16 +141,10 @@ class OwnWords(Script):
         return talk
 
 
-def fit(
-    name: str,
-    options: dict[str, Any],
-    cases: list[str],
-    script: Script,
-    store: agl.LightningStore,
-    **adapter: Any,
-) -> agl.Algorithm:
+def fit(name, options, cases, script, store, **adapter) -> agl.Algorithm:
     """One run of one iteration."""
     algorithm = load("agl.algorithms", name)(**options)
+    adapter = {"type": "chats" if name == "azure-sft" else "rows", **adapter}
     with judge() as server:
         agl.Trainer(
             algorithm=algorithm,
@@ -163,12 +152,7 @@ def fit(
             strategy="shm",
             n_runners=1,
             runner=agl.LitAgentRunner(agl.OtelTracer(), concurrency=1),
-            adapter={
-                "type": ADAPTERS.get(name, "rows"),
-                "agent_match": "writer",
-                "truncated": "mask",
-                **adapter,
-            },
+            adapter={"agent_match": "writer", "truncated": "mask", **adapter},
             llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
         ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
     return algorithm
@@ -237,12 +221,8 @@ class Services(dict[str, dict[str, Any]]):
         tinker.make_table = make_table
         tinker.server.start()
         self.servers.append(tinker.server)
-        return {
-            "base_model": "tiny/table",
-            "api_key": tinker.key,
-            "base_url": tinker.server.url,
-            "rollouts_per_task": COPIES,
-        }
+        model = {"base_model": "tiny/table", "rollouts_per_task": COPIES}
+        return {**model, "api_key": tinker.key, "base_url": tinker.server.url}
 
 
 LOCAL = {
@@ -279,9 +259,7 @@ RUNS: dict[str, tuple[dict[str, dict[str, int]], list[dict[str, Any]]]] = {}
 """Algorithm -> accounts and examples of its run on all cases."""
 
 
-def run_of(
-    name: str, services: Services, folder: Path
-) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
+def run_of(name, services, folder) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
     """The one run of an algorithm on all cases."""
     if name not in RUNS:
         import agl_learning.trainer.base as session
@@ -306,9 +284,7 @@ def test_each_call_is_in_the_bin_that_a_person_names(name, services, tmp_path) -
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(
-    name, services, tmp_path
-) -> None:
+def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(name, services, tmp_path):
     found, examples = run_of(name, services, tmp_path)
     trained = sum(bins.get("trained", 0) for bins in found.values())
     if name == "azure-sft":
@@ -326,8 +302,7 @@ def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in NAMES],
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in NAMES]
 )
 def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) -> None:
     options = complete(name, services[name], tmp_path)
@@ -358,7 +333,6 @@ async def end_lost_attempts(store: agl.LightningStore) -> None:
     """What the watchdog says of a killed runner after a minute, said at once."""
     for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
         attempt = await store.get_latest_attempt(rollout.rollout_id)
-        assert attempt is not None
         await store.update_attempt(rollout.rollout_id, attempt.attempt_id, status="unresponsive")
 
 

@@ -22,9 +22,11 @@ from typing import Any
 
 import pytest
 from tests import fork_server
+from tests.models import entry
 
 import agl
 from agl.emitter import reward_attributes
+from agl.plugins.registry import load
 from agl.semconv import AGL_ANNOTATION
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -94,10 +96,7 @@ class Agent:
 
         @agl.rollout
         async def greeter(
-            task: dict[str, Any],
-            prompt_template: agl.PromptTemplate,
-            llm: agl.LLM,
-            rollout: agl.Rollout,
+            task: dict, prompt_template: agl.PromptTemplate, llm: agl.LLM, rollout: agl.Rollout
         ) -> Any:
             place = (rollout.metadata or {})["prompts"]
             evaluation = (place["candidate"], place["split"], place["position"])
@@ -117,9 +116,7 @@ class Agent:
     async def plain(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
         await talk.say()
 
-    async def judged_by_another_model(
-        self, talk: Conversation, evaluation: tuple[Any, ...]
-    ) -> None:
+    async def judged_by_another_model(self, talk: Conversation, evaluation: Any) -> None:
         await talk.say()
         self.judged[await talk.judge("the judge says so")] += 1
 
@@ -157,38 +154,15 @@ class Agent:
 
 def make(name: str, url: str, folder: Path) -> Any:
     """The smallest algorithm that decides."""
-    shared: dict[str, Any] = {
-        "base_url": url,
-        "api_key": "none",
-        "agents": {"prompt_template": "writer"},
-        "max_repeats": 1,
-        "unresponsive_seconds": 2.0,
-        "run_dir": str(folder / "best"),
-    }
+    shared: dict[str, Any] = {"base_url": url, "api_key": "none", "run_dir": str(folder / "best")}
+    shared |= {"agents": {"prompt_template": "writer"}, "max_repeats": 1}
+    shared["unresponsive_seconds"] = 2.0
     if name == GEPA:
-        return agl.build_component(
-            {
-                "type": "gepa",
-                "reflection_model": "critic",
-                "reflection_minibatch_size": 2,
-                "max_evaluations": 27,
-                **shared,
-            },
-            group="agl.algorithms",
-            expected_type=agl.Algorithm,
-            where="algorithm",
-        )
-    return agl.APO(
-        gradient_model="critic",
-        apply_edit_model="editor",
-        beam_width=1,
-        branch_factor=1,
-        beam_rounds=1,
-        gradient_batch_size=2,
-        val_batch_size=4,
-        run_initial_validation=False,
-        **shared,
-    )
+        given = {"reflection_minibatch_size": 2, "max_evaluations": 27}
+        return load("agl.algorithms", "gepa")(reflection_model="critic", **given, **shared)
+    given = {"beam_width": 1, "branch_factor": 1, "beam_rounds": 1, "gradient_batch_size": 2}
+    given |= {"val_batch_size": 4, "run_initial_validation": False}
+    return agl.APO(gradient_model="critic", apply_edit_model="editor", **given, **shared)
 
 
 def speak(body: dict[str, Any]) -> str | RawReply:
@@ -208,30 +182,14 @@ def answer(body: dict[str, Any]) -> str:
 def fit(name: str, agent: agl.LitAgent[Any], store: Any, folder: Path) -> tuple[Any, list[str]]:
     """One run; the algorithm, and what its models were shown."""
     with judge() as server, EchoLLM(speak) as policy, EchoLLM(answer) as critic:
-        gateway = agl.LLMProxy(
-            model_list=[
-                judge_entry(server),
-                {
-                    "model_name": "policy",
-                    "litellm_params": {"model": "hosted_vllm/policy", "api_base": policy.url},
-                },
-            ]
-        )
+        gateway = agl.LLMProxy(model_list=[judge_entry(server), entry("policy", policy.url)])
         algorithm = make(name, critic.url, folder)
-        agl.Trainer(
-            algorithm=algorithm,
-            store=store,
-            strategy="shm",
-            n_runners=1,
-            llm_proxy=gateway,
-            initial_resources={
-                "prompt_template": agl.PromptTemplate(template="{guest}."),
-                "llm": gateway.as_resource(model="policy"),
-            },
-        ).fit(
-            agent,
-            [{"guest": name} for name in ("Ada", "Alan")],
-            val_dataset=[{"guest": f"Guest {number}"} for number in range(9)],
+        prompt = agl.PromptTemplate(template="{guest}.")
+        resources = {"prompt_template": prompt, "llm": gateway.as_resource(model="policy")}
+        about = {"llm_proxy": gateway, "initial_resources": resources}
+        held_out = [{"guest": f"Guest {number}"} for number in range(9)]
+        agl.Trainer(algorithm=algorithm, store=store, strategy="shm", n_runners=1, **about).fit(
+            agent, [{"guest": "Ada"}, {"guest": "Alan"}], val_dataset=held_out
         )
         shown = [str(body["messages"]) for body in critic.requests]
     return algorithm, shown
@@ -247,21 +205,11 @@ def test_what_counts_is_what_a_person_counts(name: str, case: str, tmp_path: Pat
     result, decision = algorithm.result, algorithm.result.decision
     evaluations = SEARCH[name] + wanted["decided"]
     again = {"each": evaluations}.get(wanted.get("again"), wanted.get("again", 0))
-    assert {
-        "evaluations": result.evaluations,
-        "decided": result.evaluations_held_out,
-        "again": result.evaluations_again,
-        "failed": result.failed_evaluations,
-        "left_out": decision.left_out,
-        "runs of the agent": agent.tries.total(),
-    } == {
-        "evaluations": evaluations,
-        "decided": wanted["decided"],
-        "again": again,
-        "failed": wanted.get("failed", 0),
-        "left_out": wanted.get("left_out", 0),
-        "runs of the agent": evaluations + again,
-    }
+    assert (result.evaluations, result.evaluations_again) == (evaluations, again)
+    assert result.evaluations_held_out == wanted["decided"]
+    assert result.failed_evaluations == wanted.get("failed", 0)
+    assert decision.left_out == wanted.get("left_out", 0)
+    assert agent.tries.total() == evaluations + again
     # Every mean is of rewards that the agent gave for good: no failure is a 0, and no 5 a 1.
     assert (decision.seed_mean, decision.challenger_mean) == (0.0, 1.0)
     assert (decision.tasks, result.accepted) == (8, True)

@@ -4,10 +4,9 @@ import asyncio
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.errors import ConfigError, NotAllowedError
@@ -15,9 +14,7 @@ from agl_http.tokens import issue_token, tokens_of
 from agl_server.runner_tokens import ClaimTokens, TokenSlot
 
 
-async def test_a_token_that_a_killed_server_left_is_replaced_by_the_next_ones(
-    tmp_path: Path,
-) -> None:
+async def test_a_token_that_a_killed_server_left_is_replaced_by_the_next_ones(tmp_path) -> None:
     slot = TokenSlot(tmp_path / "folder" / "token")
     slot.put(tokens_of(agl.InMemoryLightningStore()).admin)  # of the one that was killed
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
@@ -72,14 +69,12 @@ def prepare_run() -> None:
 
 
 @pytest.mark.parametrize("start", [serve, prepare_run])
-def test_a_token_that_agents_could_guess_starts_nothing(
-    start: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_agents_could_guess_starts_nothing(start, monkeypatch) -> None:
     monkeypatch.setenv("AGL_SERVER_TOKEN", "0123456789abcde")
     with pytest.raises(ConfigError, match="has 15 characters, and needs 16 or more") as refused:
         start()
     command = shlex.split(str(refused.value).partition("Make one with: ")[2])
-    made = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
+    made = python(*command[1:])
     agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=made.stdout.strip())
 
 
@@ -105,8 +100,6 @@ async def test_heartbeats_and_cancellations_reach_a_runner_with_a_runners_token(
             await store.update_rollout(rollout.rollout_id, status="cancelled")
             await running
     attempt = await store.get_latest_attempt(rollout.rollout_id)
-    assert attempt is not None
-    assert attempt.error is not None
     assert attempt.error.boundary == "cancelled"
     for asked in ({}, {"rollout_id_in": [rollout.rollout_id], "filter_logic": "or"}):
         with pytest.raises(NotAllowedError, match="may query_rollouts only by rollout_id_in"):
@@ -122,23 +115,6 @@ def test_tokens_of_what_is_in_use_are_not_forgotten(monkeypatch: pytest.MonkeyPa
         tokens.note(f"ro-{number}", "at", f"token {number}")
         assert tokens.of(["ro-0"]) == ["token 0"]
     assert tokens.of(["ro-1"]) == []
-
-
-async def test_a_batch_over_many_attempts_is_an_admins_to_write() -> None:
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await server.start()
-    client = agl.LightningStoreClient(server.endpoint)
-    await client.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input=n) for n in range(1000)])
-    claimed = await client.dequeue_many_rollouts(limit=1000)
-    spans = [
-        agl.Span.from_attributes(
-            attributes={}, name="n", rollout_id=r.rollout_id, attempt_id=r.attempt.attempt_id
-        )
-        for r in claimed
-    ]
-    assert len(await client.add_many_spans(spans)) == 1000
-    await client.close()
-    await server.close()
 
 
 @pytest.mark.parametrize("token", ["p\u00e4ssw\u00f6rd of a user", "with a newline in it\n"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.models import entry
 
 import agl
 from agl_models.completions import AnswerWriter, ChatRequest, Piece
@@ -23,11 +24,7 @@ USER = [{"role": "user", "content": "go"}]
 CHAT_TOOL = {"type": "function", "function": {"name": "f", "parameters": TOOL}}
 REQUESTS: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": USER, "tools": [CHAT_TOOL]},
-    "messages": {
-        "messages": USER,
-        "max_tokens": 9,
-        "tools": [{"name": "f", "input_schema": TOOL}],
-    },
+    "messages": {"messages": USER, "max_tokens": 9, "tools": [{"name": "f", "input_schema": TOOL}]},
     "responses": {
         "input": "go",
         "tools": [{"type": "function", "name": "f", "parameters": TOOL, "strict": False}],
@@ -43,20 +40,12 @@ def whole(*calls: dict[str, Any], content: str | None = "yes", **choice: Any) ->
     """An answer of four tokens, as vLLM gives it to ``return_token_ids``."""
     usage, prompt = choice.pop("usage", 4), choice.pop("prompt_tokens", 2)
     message = {"role": "assistant", "content": content, "tool_calls": list(calls) or None}
+    ids = choice.pop("prompt_token_ids", [1, 2])
+    given = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    given["logprobs"] = {"content": [{"token": "x", "logprob": -0.5}] * 4}
     return {
-        "id": "c",
-        "model": "m",
-        "prompt_token_ids": choice.pop("prompt_token_ids", [1, 2]),
-        "choices": [
-            {
-                "index": 0,
-                "message": message,
-                "finish_reason": "tool_calls" if calls else "stop",
-                "token_ids": [5, 6, 7, 8],
-                "logprobs": {"content": [{"token": "x", "logprob": -0.5}] * 4},
-                **choice,
-            }
-        ],
+        **{"id": "c", "model": "m", "prompt_token_ids": ids},
+        "choices": [{**given, "token_ids": [5, 6, 7, 8], **choice}],
         "usage": {"prompt_tokens": prompt, "completion_tokens": usage, "total_tokens": 2 + usage},
     }
 
@@ -137,8 +126,7 @@ async def outcome(answer: Any, path: str) -> str:
     store = agl.InMemoryLightningStore()
     rollout = await store.start_rollout("task")
     with EchoLLM(lambda request: RawReply(200, body, kind)) as llm:
-        entry = {"litellm_params": {"model": "hosted_vllm/m", "api_base": llm.url}}
-        proxy = agl.LLMProxy(store=store, model_list=[{"model_name": "m", **entry}])
+        proxy = agl.LLMProxy(store=store, model_list=[entry("m", llm.url)])
         await proxy.start()
         url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
         request = {"model": "m", "stream": is_stream, **REQUESTS[path]}
