@@ -67,14 +67,17 @@ def store_app(
     async def openapi(request: Request) -> Response:
         from agl_server.description import openapi_of
 
-        return JSONResponse(await asyncio.to_thread(openapi_of, listed))
+        return JSONResponse(await asyncio.to_thread(openapi_of, listed, beside))
 
     signals = ("metrics", "logs", "development/profiles")
+    beside = [
+        Route("/metrics", routes.metrics, methods=["GET"]),
+        *(Route(f"/v1/{signal}", not_implemented, methods=["POST"]) for signal in signals),
+    ]
     others = Starlette(
         routes=[
             Route("/openapi.json", openapi),
-            Route("/metrics", routes.metrics),
-            *(Route(f"/v1/{signal}", not_implemented, methods=["POST"]) for signal in signals),
+            *beside,
             *extra_routes,
             *(Route(path, index) for path in PAGES),
         ],

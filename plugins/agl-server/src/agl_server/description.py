@@ -3,16 +3,17 @@
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Body, FastAPI, Query
+from starlette import routing
 
 import agl
 from agl_server.dispatch import Route
 
 
-def openapi_of(routes: Sequence[Route]) -> dict[str, Any]:
-    """The page for these routes."""
+def openapi_of(routes: Sequence[Route], beside: Sequence[routing.Route]) -> dict[str, Any]:
+    """The page for the store's routes, and for those of Starlette beside them."""
     api = FastAPI(title="agl store", version=agl.__version__)
     for route in routes:
         api.add_api_route(
@@ -21,6 +22,10 @@ def openapi_of(routes: Sequence[Route]) -> dict[str, Any]:
             methods=[route.verb],
             response_model=route.answers,
             status_code=route.status,
+        )
+    for one in beside:
+        api.add_api_route(
+            one.path, one.endpoint, methods=sorted({"GET", "POST"} & cast(set[str], one.methods))
         )
     return api.openapi()
 
