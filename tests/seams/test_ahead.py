@@ -80,7 +80,7 @@ def step_2_tells(ended: threading.Event):
     async def reward(rollout: agl.Rollout) -> float:
         if rollout.metadata["step"] == 2:
             ended.set()
-        return float(int(rollout.rollout_id[-1], 16))
+        return int(rollout.rollout_id[-8:], 16) / 2**32
 
     return reward
 

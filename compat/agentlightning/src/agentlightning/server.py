@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
 from pydantic_core import to_jsonable_python
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from agentlightning._names import rest
 from agentlightning._v01.proxies import Proxies
@@ -120,7 +120,9 @@ class AgentLightningServer:
     @property
     def routes(self) -> list[BaseRoute]:
         """Those of 0.1, without a look at who calls."""
-        return self._api().routes
+        api = self._api()  # the whole: a route of FastAPI answers in an application of FastAPI
+        own = [one for one in api.routes if isinstance(one, Route)]
+        return [Route(one.path, api, methods=sorted(one.methods or ())) for one in own]
 
     def _api(self) -> FastAPI:
         api = FastAPI(title="agl: tasks of 0.1", openapi_url=None, telemetry={"tracing": False})
