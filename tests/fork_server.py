@@ -53,6 +53,7 @@ class Process:
         """The code that it ends with, as that of ``subprocess``."""
         if not select.select([self._status], [], [], timeout)[0]:
             os.killpg(self.pid, signal.SIGKILL)
+            self._status.close()  # left open, it would fail the test that runs then
             raise TimeoutError(f"{self.pid} did not end in {timeout} seconds")
         global cpu_seconds
         with self._status as status:

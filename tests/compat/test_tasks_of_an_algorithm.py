@@ -66,7 +66,7 @@ def test_calls_of_0_1s_agents_are_recorded_for_their_rollouts(echo_llm, monkeypa
     port = free_port()
     client = AgentLightningClient(f"http://127.0.0.1:{port}", poll_interval=0.05)
     runner = LegacyAgentRunner(Agent(), client, OtelTracer(), TracerTraceToTriplet(), max_tasks=2)
-    thread = threading.Thread(target=runner.iter)
+    thread = threading.Thread(target=runner.iter, daemon=True)  # it polls for ever
     thread.start()
     algorithm = Learns(echo_llm.url)
     serve_tasks_of(algorithm, ["apple", "pear"], [], port=port)

@@ -20,6 +20,8 @@ from agl_http.layers import IDEMPOTENCY_KEY, RememberedPosts
 from agl_server import packed_json
 from agl_sqlite import SqliteLightningStore
 
+from .store_calls import serving
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -119,6 +121,30 @@ async def test_spans_come_back_as_they_were_sent(client, http, store):
     status, answer = await post(http, "/v1/agl/spans", json.dumps(odd).encode())
     assert (status, answer["sequence_id"], answer["own"]) == (201, 7, [1])
     assert [each.sequence_id for each in await store.query_spans(rollout.rollout_id)] == [1, 7]
+
+
+class OnlyOnes(InMemoryLightningStore):
+    """A store that reads spans in a way of its own."""
+
+    async def query_spans(self, *ids, **filters):
+        found = await super().query_spans(*ids, **filters)
+        items = [span for span in found if span.name == "one"]
+        return found.model_copy(update={"items": items, "total": len(items)})
+
+
+async def test_a_store_that_reads_spans_in_its_own_way_is_asked_for_them():
+    store = OnlyOnes()
+    rollout = await store.start_rollout("task")
+    spans = [make_span(rollout).changed(name=name) for name in ("one", "two")]
+    await store.add_many_spans(spans)
+    path = f"/v1/agl/spans?rollout_id={rollout.rollout_id}"
+    async with (
+        serving(store, open=True) as server,
+        aiohttp.ClientSession(server.endpoint) as http,
+        http.get(path) as response,
+    ):
+        page = await response.json()
+    assert [one["name"] for one in page["items"]] == ["one"], page
 
 
 # --- the turn

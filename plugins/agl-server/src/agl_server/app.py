@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -64,10 +66,14 @@ def store_app(
     """
     listed = routes.all()
 
-    async def openapi(request: Request) -> Response:
+    @cache
+    def description() -> dict[str, Any]:
         from agl_server.description import openapi_of
 
-        return JSONResponse(await asyncio.to_thread(openapi_of, listed, beside))
+        return openapi_of(listed, beside)
+
+    async def openapi(request: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(description))
 
     signals = ("metrics", "logs", "development/profiles")
     beside = [

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, cast
 
-from fastapi import Body, FastAPI, Query
+from fastapi import Body, FastAPI, Query, Response
 from starlette import routing
 
 import agl
@@ -24,9 +24,8 @@ def openapi_of(routes: Sequence[Route], beside: Sequence[routing.Route]) -> dict
             status_code=route.status,
         )
     for one in beside:
-        api.add_api_route(
-            one.path, one.endpoint, methods=sorted({"GET", "POST"} & cast(set[str], one.methods))
-        )
+        verbs = {"GET", "POST"} & cast(set[str], one.methods)
+        api.add_api_route(one.path, one.endpoint, methods=[*verbs], response_class=Response)
     return api.openapi()
 
 

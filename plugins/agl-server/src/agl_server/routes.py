@@ -124,7 +124,7 @@ class StoreRoutes:
         arguments, name = ids | call.arguments(body), call.name
         await self._grants.check(request, name, arguments)
         show = visible if self._grants.is_reader(request) and name != "query_spans" else None
-        if name == "query_spans" and isinstance(self.store, ReadingStore):
+        if getattr(type(self.store), name) is ReadingStore.query_spans:  # no subclass's own
             arguments["read"] = packed_json.span_json
         record = await getattr(self.store, name)(**arguments)
         if record is None and call.absent_is_404:
