@@ -270,9 +270,9 @@ class AttemptRunner:
         self, rollout: AttemptedRollout, question: str, artefact: Artefact, began: float
     ) -> Outcome:
         assert self.grader is not None
-        seconds, limit = self.grade_timeout, rollout.config.timeout_seconds
-        if limit is not None:  # less than all, as the store ends the attempt then
-            seconds = max(0.0, min(seconds, 0.9 * (began + limit - time.monotonic())))
+        limit = rollout.config.timeout_seconds or float("inf")
+        left = max(0.0, began + limit - time.monotonic())  # the store ends the attempt then
+        seconds = min(self.grade_timeout, 0.9 * left, max(left - 1, left / 2))
         call = AgentCall(
             self.grader.grade,
             (question, artefact, seconds),
