@@ -32,6 +32,7 @@ OTHERS = (
     *("pydantic", "opentelemetry.sdk.trace", "yaml"),
 )
 
+_starting = threading.Lock()
 cpu_seconds = 0.0
 """Of all scripts that ended, each with what it waited for."""
 
@@ -76,7 +77,9 @@ def start(
     job = {"command": words, "cwd": str(Path(str(cwd)).absolute()), "env": {**(env or os.environ)}}
     told, status = os.pipe()
     files = [stdout.fileno(), stderr.fileno(), status]
-    socket.send_fds(_server(*options)[0], [json.dumps(job).encode()], files)
+    with _starting:  # two threads would each make a server, and one would be dropped
+        server, _ = _server(*options)
+    socket.send_fds(server, [json.dumps(job).encode()], files)
     os.close(status)
     return Process(told)
 
