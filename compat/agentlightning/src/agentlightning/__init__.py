@@ -1,15 +1,15 @@
 """The import package ``agentlightning``, over agl: scripts of Agent Lightning run as they are.
 
 It holds names and translations. What agl cannot do is refused by name, with what to use instead.
-Every name is imported when it is first used; the list of names is ``__init__.pyi``. Names that only
-agl has (``agentlightning.GRPO``, say) are handed on.
+Every name is imported when it is first used: ``_names`` has the list. Names that only agl has
+(``agentlightning.GRPO``, say) are handed on.
 """
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentlightning._names import lazy, without_absent
+from agentlightning._names import Finder, attach
 
 # The folder of the original's metadata: importlib.metadata would cost more than all the rest.
 if any(
@@ -27,18 +27,32 @@ if any(
 __version__ = "0.3.0"
 """Of the interface, which scripts compare; agl's own is ``agl.__version__``."""
 
-_ours, __dir__ = lazy(__name__, __file__)
-__all__ = without_absent(__dir__())  # pyright: ignore[reportUnsupportedDunderAll]
+sys.meta_path.insert(0, Finder)
+attach(sys.modules[__name__])
 
+if TYPE_CHECKING:
+    from .adapter import *
+    from .algorithm import *
+    from .client import (
+        AgentLightningClient as AgentLightningClient,
+        DevTaskLoader as DevTaskLoader,
+    )
+    from .config import lightning_cli as lightning_cli
+    from .emitter import *
+    from .env_var import *
+    from .execution import *
+    from .litagent import *
+    from .llm_proxy import LLMProxy as LLMProxy
+    from .logging import (
+        configure_logger as configure_logger,
+        setup_logging as setup_logging,
+        setup_module_logging as setup_module_logging,
+    )
+    from .runner import *
+    from .server import AgentLightningServer as AgentLightningServer
+    from .store import *
+    from .tracer import *
+    from .trainer import *
+    from .types import *
 
-def __getattr__(name: str) -> Any:
-    try:
-        value = _ours(name)
-    except AttributeError as error:
-        import agl
-
-        if not hasattr(agl, name):
-            raise error from None
-        value = getattr(agl, name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any: ...

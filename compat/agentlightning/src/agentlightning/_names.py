@@ -2,20 +2,72 @@
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, NoReturn, TypeVar, cast
+from importlib.util import find_spec, spec_from_loader
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import lazy_loader  # pyright: ignore[reportMissingTypeStubs]
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 T = TypeVar("T")
 
 TOP = "agentlightning"
+PUBLIC = {
+    "adapter.base": "Adapter OtelTraceAdapter TraceAdapter",
+    "adapter.messages": "TraceToMessages",
+    "adapter.triplet": "LlmProxyTraceToTriplet TraceToTripletBase TracerTraceToTriplet",
+    "algorithm.apo.apo": "APO",
+    "algorithm.base": "Algorithm",
+    "algorithm.decorator": "algo",
+    "algorithm.fast": "Baseline FastAlgorithm",
+    "algorithm.verl.interface": "VERL",
+    "client": "AgentLightningClient DevTaskLoader",
+    "config": "lightning_cli",
+    "emitter": "emit_annotation emit_exception emit_message emit_object emit_reward "
+    "find_final_reward find_reward_spans get_message_value get_object_value get_reward_value "
+    "get_rewards_from_span is_reward_span operation",
+    "env_var": "LightningEnvVar resolve_bool_env_var resolve_int_env_var resolve_str_env_var",
+    "execution.base": "ExecutionStrategy",
+    "execution.client_server": "ClientServerExecutionStrategy",
+    "execution.events": "ExecutionEvent MultiprocessingEvent ThreadingEvent",
+    "execution.shared_memory": "SharedMemoryExecutionStrategy",
+    "litagent.decorator": "llm_rollout prompt_rollout rollout",
+    "litagent.litagent": "LitAgent",
+    "llm_proxy": "LLMProxy",
+    "logging": "configure_logger setup_logging setup_module_logging",
+    "runner.agent": "LitAgentRunner",
+    "runner.base": "Runner",
+    "runner.legacy": "LegacyAgentRunner",
+    "server": "AgentLightningServer",
+    "store._client": "LightningStoreClient",
+    "store.base": "LightningStore LightningStoreCapabilities LightningStoreStatistics",
+    "store.client_server": "LightningStoreServer",
+    "store.collection.base": "FilterOptions PaginatedResult SortOptions",
+    "store.memory": "InMemoryLightningStore",
+    "store.threading": "LightningStoreThreaded",
+    "tracer.agentops": "AgentOpsTracer",
+    "tracer.base": "Tracer clear_active_tracer get_active_tracer set_active_tracer",
+    "tracer.dummy": "DummyTracer",
+    "tracer.otel": "OtelTracer",
+    "tracer.weave": "WeaveTracer",
+    "trainer.init_utils": "build_component",
+    "trainer.trainer": "Trainer",
+    "types.core": "AgentLightningTask AgentResource Attempt AttemptedRollout AttemptStatus Dataset "
+    "EnqueueRolloutRequest FilterField FilterOptions GenericResponse Hook LitRollout "
+    "PaginatedResult ParallelWorkerBase Rollout RolloutConfig RolloutLegacy RolloutMode "
+    "RolloutRawResult RolloutRawResultLegacy RolloutStatus SortOptions Task TaskIfAny TaskInput "
+    "Triplet Worker WorkerStatus",
+    "types.resources": "LLM NamedResources PromptTemplate ProxyLLM Resource ResourcesUpdate "
+    "ResourceUnion",
+    "types.tracer": "Attributes AttributeValue Event Link OtelResource Span SpanAttributeNames "
+    "SpanContext SpanCoreFields SpanLike SpanNames SpanRecordingContext StatusCode TraceState "
+    "TraceStatus",
+}
+"""Module -> its names that its package has, too, and the top; each is imported when it is used."""
 HOMES = (
-    "",
     "semconv",
-    "types.core",
-    "types.resources",
     "types.tracer",
     "store.base",
     "utils.otel",
@@ -30,56 +82,118 @@ HOMES = (
     "llm_proxy",
     "verl.entrypoint",
 )
-"""Where the modules of the original import names from; they can be imported from those, too."""
+"""Where the modules of the original import other names from; they can be imported from those."""
+PLUGINS = {"APO": "agl_apo", "VERL": "agl_verl"}
 
 
-def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names are listed in its ``.pyi``."""
-    load, listing, names = cast(Any, lazy_loader).attach_stub(package, file)
-    other = rest(package)
+@cache
+def public(path: str) -> dict[str, str]:
+    """The names that a package hands on from its modules, and which module has each."""
+    return {
+        name: module
+        for module, names in PUBLIC.items()
+        if not path or module.startswith(f"{path}.")
+        for name in names.split()
+    }
 
-    def __getattr__(name: str) -> Any:
-        return load(name) if name in names else other(name)
 
-    return __getattr__, listing
-
-
-def without_absent(names: list[str]) -> list[str]:
-    """The names that a star import gives: none of a plugin that is not installed."""
-    plugins = {"APO": "agl_apo", "VERL": "agl_verl"}
-    return [n for n in names if n not in plugins or find_spec(plugins[n]) is not None]
+def attach(module: ModuleType) -> None:
+    """Have a module hand on, or refuse, what is not written in it."""
+    namespace = vars(module)
+    namespace.setdefault("__getattr__", rest(module.__name__))
+    if names := public(_path(module.__name__)):
+        namespace["__dir__"] = lambda: sorted(names)
+        # A star import gives nothing of a plugin that is not installed.
+        namespace["__all__"] = [
+            n for n in sorted(names) if n not in PLUGINS or find_spec(PLUGINS[n]) is not None
+        ]
 
 
 def rest(module: str) -> Callable[[str], Any]:
     """``__getattr__`` of a module: what is not written in it.
 
-    That is its submodules, names that the original's module has because it imports them, and names
-    that are refused.
+    That is names of a package's modules, its submodules, names that the original's module has
+    because it imports them, at the top those that only agl has, and names that are refused.
     """
 
     def __getattr__(name: str) -> Any:
         if not name.startswith("_"):
             from agentlightning._refused import REFUSED
 
-            path = module.removeprefix(TOP).removeprefix(".")
+            path = _path(module)
             if name in REFUSED.get(path, ()):
                 refuse(module, name, REFUSED[path][name])
-            is_package = hasattr(sys.modules[module], "__path__")
-            if is_package and find_spec(f"{module}.{name}") is not None:
-                return import_module(f"{module}.{name}")
-            for home in HOMES:
-                if home != path and _has(home, name):
-                    return getattr(import_module(f"{TOP}.{home}".rstrip(".")), name)
-            for refused in REFUSED.values():
-                if name in refused:
-                    refuse(module, name, refused[name])
+            try:
+                value = _found(module, path, name)
+            except LookupError:
+                for refused in REFUSED.values():
+                    if name in refused:
+                        refuse(module, name, refused[name])
+            else:
+                vars(sys.modules[module])[name] = value
+                return value
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return __getattr__
 
 
-def _has(home: str, name: str) -> bool:
-    return name in dir(import_module(f"{TOP}.{home}".rstrip(".")))
+def _found(module: str, path: str, name: str) -> Any:
+    is_package = hasattr(sys.modules[module], "__path__")
+    if name not in public(path) and is_package and find_spec(f"{module}.{name}") is not None:
+        return import_module(f"{module}.{name}")
+    homes = (home for home in HOMES if home != path and name in dir(_module(home)))
+    home = public("").get(name) or next(homes, None)
+    if home is not None and home != path:
+        return getattr(_module(home), name)
+    if not path or name in PLUGINS:
+        import agl
+
+        if hasattr(agl, name):
+            return getattr(agl, name)
+    raise LookupError(name)
+
+
+def _path(module: str) -> str:
+    """Below agentlightning; empty for the top."""
+    return module.removeprefix(TOP).removeprefix(".")
+
+
+def _module(path: str) -> ModuleType:
+    return import_module(f"{TOP}.{path}")
+
+
+class Finder:
+    """Finds the modules of agentlightning, and has each hand on what is not written in it.
+
+    A module of the original in which all is refused has no file.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> "ModuleSpec | None":
+        """See ``importlib.abc.MetaPathFinder``."""
+        if not name.startswith(f"{TOP}."):
+            return None
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None:
+            from agentlightning._refused import REFUSED
+
+            return spec_from_loader(name, _REFUSING) if _path(name) in REFUSED else None
+        loader = spec.loader
+        if loader is not None and not _path(name).startswith("_"):
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                attach(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+_REFUSING: Any = SimpleNamespace(create_module=lambda spec: None, exec_module=attach)
+"""The loader of a module without a file."""
 
 
 def refuse(module: str, name: str, why: str) -> NoReturn:

@@ -12,7 +12,6 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from agentlightning._names import rest
 from agentlightning._v01.records import RolloutLegacy, Task, TaskIfAny
 from agl import NamedResources, ResourcesUpdate
 from agl.errors import ConfigError
@@ -286,6 +285,3 @@ class DevTaskLoader(AgentLightningClient):
 
     def __repr__(self) -> str:
         return f"DevTaskLoader(num_tasks={len(self._tasks)}, resources={self._update.resources})"
-
-
-__getattr__ = rest(__name__)

@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any, get_args, get_origin
 
-from agentlightning._names import rest
 from agl.plugins.schema import Option, schema_of
 
 
@@ -111,6 +110,3 @@ def _reader(annotation: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(error.errors()[0]["msg"]) from None
 
     return value
-
-
-__getattr__ = rest(__name__)

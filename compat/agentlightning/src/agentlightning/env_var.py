@@ -1,11 +1,8 @@
 """Environment variables."""
 
-from agentlightning._names import rest
 from agl.env import (
     LightningEnvVar as LightningEnvVar,
     resolve_bool_env_var as resolve_bool_env_var,
     resolve_int_env_var as resolve_int_env_var,
     resolve_str_env_var as resolve_str_env_var,
 )
-
-__getattr__ = rest(__name__)

@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from agentlightning._names import rest
 from agentlightning._proxy.many import ManyWorkers
 from agentlightning.utils.server_launcher import LaunchMode
 from agl import LightningStore
@@ -132,6 +131,3 @@ def _names(what: str, given: Sequence[Any]) -> list[str]:
                 "LiteLLM. It attributes, streams and records calls by itself"
             )
     return [name for name in given if name not in BY_ITSELF[what]]
-
-
-__getattr__ = rest(__name__)

@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from agentlightning._names import rest
 from agl import setup_logging as _setup, setup_module_logging as _setup_module
 
 DATE_FORMAT = "%H:%M:%S"
@@ -106,5 +105,3 @@ def _ours(name: str) -> str:
 
 
 setup_logging, setup_module_logging = setup, setup_module
-
-__getattr__ = rest(__name__)

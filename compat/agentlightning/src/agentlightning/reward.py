@@ -1,6 +1,5 @@
 """Rewards."""
 
-from agentlightning._names import rest
 from agentlightning.emitter.reward import (
     emit_reward as emit_reward,
     find_final_reward as find_final_reward,
@@ -10,5 +9,3 @@ from agentlightning.emitter.reward import (
     is_reward_span as is_reward_span,
     reward as reward,
 )
-
-__getattr__ = rest(__name__)

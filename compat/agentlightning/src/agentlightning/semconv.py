@@ -2,7 +2,6 @@
 
 from enum import StrEnum
 
-from agentlightning._names import rest
 from agl.semconv import (
     AGL_ANNOTATION as AGL_ANNOTATION,
     AGL_EXCEPTION as AGL_EXCEPTION,
@@ -47,5 +46,3 @@ __all__ = [
     "RewardAttributes",
     "RewardPydanticModel",
 ]
-
-__getattr__ = rest(__name__)

@@ -10,7 +10,6 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic_core import to_jsonable_python
 from starlette.routing import BaseRoute, Route
 
-from agentlightning._names import rest
 from agentlightning._v01.proxies import Proxies
 from agentlightning._v01.records import GenericResponse, Mode, RolloutLegacy, Task, TaskIfAny
 from agentlightning._v01.reports import FAILED, report_of, report_spans
@@ -313,6 +312,3 @@ async def _refused(request: Request, error: Exception) -> Any:
 
     assert isinstance(error, AglError)
     return _answer(status_of(error), str(error))
-
-
-__getattr__ = rest(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypedDict, cast
 
-from agentlightning._names import refusing, rest
+from agentlightning._names import refusing
 from agl.types import Span
 from agl_adapters import TraceToMessages as _TraceToMessages
 
@@ -36,6 +36,3 @@ def _without_empty_content(message: dict[str, Any]) -> dict[str, Any]:
     if message.get("tool_calls") and message.get("content") == "":
         message["content"] = None
     return message
-
-
-__getattr__ = rest(__name__)

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from agentlightning._names import rest
 from agentlightning.adapter._tree import (
     RewardMatchPolicy as RewardMatchPolicy,
     TraceTree as TraceTree,
@@ -72,6 +71,3 @@ class TracerTraceToTriplet(_TracerTraceToTriplet):
             tree.repair_hierarchy()
         tree.visualize(filename, interested_span_match)
         return tree
-
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,10 @@
 """Algorithms."""
 
-from agentlightning._names import lazy, without_absent
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__ = lazy(__name__, __file__)
-__all__ = without_absent(__dir__())  # pyright: ignore[reportUnsupportedDunderAll]
+if TYPE_CHECKING:
+    from .apo import *
+    from .base import *
+    from .decorator import *
+    from .fast import *
+    from .verl import *

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentlightning._names import refusing, rest
+from agentlightning._names import refusing
 from agl import Algorithm as _Algorithm
 
 
@@ -18,6 +18,3 @@ class Algorithm(_Algorithm):
         """Do the whole training; see ``agl.Algorithm``."""
         kind = type(self).__name__
         raise NotImplementedError(f"{kind} has no run(train_dataset, val_dataset); write it")
-
-
-__getattr__ = rest(__name__)

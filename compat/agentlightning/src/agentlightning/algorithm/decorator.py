@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agentlightning._names import rest
 from agl import FunctionalAlgorithm as FunctionalAlgorithm, algo as algo
 
 AlgorithmFuncAsyncFull = Callable[..., Awaitable[None]]
@@ -14,6 +13,3 @@ AlgorithmFuncSyncFull = Callable[..., None]
 AlgorithmFuncSyncOnlyStore = Callable[..., None]
 AlgorithmFuncSyncOnlyDataset = Callable[..., None]
 AlgorithmFuncSyncFallback = Callable[..., Any]
-
-
-__getattr__ = rest(__name__)

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from agentlightning._names import rest
 from agentlightning.algorithm.base import Algorithm
 from agl import Baseline as _Baseline, FastAlgorithm as _FastAlgorithm
 
@@ -39,6 +38,3 @@ class Baseline(_Baseline):
         if not 0 < train_split < 1:
             raise ValueError(f"Baseline: train_split={train_split}: expected between 0 and 1")
         super().__init__(n_epochs=n_epochs, max_queue_length=max_queue_length)
-
-
-__getattr__ = rest(__name__)

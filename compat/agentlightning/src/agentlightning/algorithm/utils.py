@@ -5,7 +5,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from agentlightning._names import rest
 from agl import Algorithm, Dataset
 
 
@@ -62,6 +61,3 @@ def batch_iter_over_dataset(dataset: Dataset[Any], batch_size: int) -> Iterator[
             batch = order[start : start + batch_size]
             if len(batch) == min(batch_size, len(order)):
                 yield [dataset[index] for index in batch]
-
-
-__getattr__ = rest(__name__)

@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from agentlightning._names import rest
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, the program's by default.
@@ -23,6 +21,3 @@ def run(*arguments: str) -> int:
         agl(list(arguments))
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-
-
-__getattr__ = rest(__name__)

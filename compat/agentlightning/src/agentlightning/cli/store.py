@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from agentlightning._names import rest
 from agentlightning.cli import run
 
 
@@ -11,8 +10,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``agl store`` with these arguments, the program's by default."""
     return run("store", *(sys.argv[1:] if argv is None else argv))
 
-
-__getattr__ = rest(__name__)
 
 if __name__ == "__main__":
     sys.exit(main())

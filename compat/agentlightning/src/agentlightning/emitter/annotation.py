@@ -1,6 +1,5 @@
 """Annotations and operations."""
 
-from agentlightning._names import rest
 from agl.emitter import (
     OperationContext as OperationContext,
     emit_annotation as emit_annotation,
@@ -10,5 +9,3 @@ from agl.semconv import (
     AGL_ANNOTATION as AGL_ANNOTATION,
     AGL_OPERATION as AGL_OPERATION,
 )
-
-__getattr__ = rest(__name__)

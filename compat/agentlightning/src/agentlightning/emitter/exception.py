@@ -1,11 +1,8 @@
 """Exceptions."""
 
-from agentlightning._names import rest
 from agl.emitter import (
     emit_exception as emit_exception,
 )
 from agl.semconv import (
     AGL_EXCEPTION as AGL_EXCEPTION,
 )
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,5 @@
 """Messages."""
 
-from agentlightning._names import rest
 from agl.emitter import (
     emit_message as emit_message,
     get_message_value as get_message_value,
@@ -8,5 +7,3 @@ from agl.emitter import (
 from agl.semconv import (
     AGL_MESSAGE as AGL_MESSAGE,
 )
-
-__getattr__ = rest(__name__)

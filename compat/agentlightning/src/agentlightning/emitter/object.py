@@ -3,7 +3,6 @@
 from typing import Any
 
 from agentlightning._errors import ObjectError, raised_as
-from agentlightning._names import rest
 from agl.emitter import emit_object as _emit_object, get_object_value as _get_object_value
 from agl.semconv import AGL_OBJECT as AGL_OBJECT, LightningSpanAttributes as Key
 from agl.types import SpanCoreFields, SpanLike
@@ -35,6 +34,3 @@ def get_object_value(span: SpanLike) -> Any:
         raise ObjectError(f"object span: expected a literal of a known type, got one of {kind!r}")
     with raised_as(ObjectError, ValueError):
         return _get_object_value(span)
-
-
-__getattr__ = rest(__name__)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from agentlightning._errors import RewardError, raised_as
-from agentlightning._names import rest
 from agl.emitter import (
     emit_reward as _emit_reward,
     find_final_reward as find_final_reward,
@@ -58,6 +57,3 @@ def _recorded(value: Any) -> Any:
     if value is not None:
         emit_reward(value)
     return value
-
-
-__getattr__ = rest(__name__)

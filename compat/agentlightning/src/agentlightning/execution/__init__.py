@@ -1,6 +1,9 @@
 """Execution strategies: where algorithm and runners run."""
 
-from agentlightning._names import lazy
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__ = lazy(__name__, __file__)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+if TYPE_CHECKING:
+    from .base import *
+    from .client_server import *
+    from .events import *
+    from .shared_memory import *

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from agentlightning._names import rest
 from agentlightning.store.threading import guarded
 from agl import (
     ClientServerExecutionStrategy as _ClientServerExecutionStrategy,
@@ -50,6 +49,3 @@ class ClientServerExecutionStrategy(_ClientServerExecutionStrategy):
     ) -> None:
         """As agl's; a store that is not thread-safe gets one call at a time."""
         super().execute(algorithm, runner, guarded(store))
-
-
-__getattr__ = rest(__name__)

@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from agentlightning._names import rest
 from agentlightning.store.threading import guarded
 from agl import LightningStore, SharedMemoryExecutionStrategy as _SharedMemoryExecutionStrategy
 from agl.env import LightningEnvVar, resolve_bool_env_var
@@ -36,6 +35,3 @@ class SharedMemoryExecutionStrategy(_SharedMemoryExecutionStrategy):
     ) -> None:
         """As agl's; a managed store that is not thread-safe gets one call at a time."""
         super().execute(algorithm, runner, guarded(store) if self.managed_store else store)
-
-
-__getattr__ = rest(__name__)

@@ -2,7 +2,6 @@
 
 from importlib.util import find_spec
 
-from agentlightning._names import rest
 from agentlightning.instrumentation.agentops import (
     instrument_agentops as instrument_all,
     uninstrument_agentops as uninstrument_all,
@@ -15,5 +14,3 @@ VLLM_INSTALLED = find_spec("vllm") is not None
 WEAVE_INSTALLED = find_spec("weave") is not None
 
 __all__ = ["instrument_all", "uninstrument_all"]
-
-__getattr__ = rest(__name__)

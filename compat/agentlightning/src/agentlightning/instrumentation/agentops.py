@@ -1,6 +1,5 @@
 """AgentOps' instrumentation, by hand."""
 
-from agentlightning._names import rest
 from agl import AgentOpsTracer
 
 _instrumenting: list[AgentOpsTracer] = []
@@ -18,6 +17,3 @@ def uninstrument_agentops() -> None:
     """Undo ``instrument_agentops``, as far as AgentOps' instrumentation can be undone."""
     while _instrumenting:
         _instrumenting.pop().teardown_worker(0)
-
-
-__getattr__ = rest(__name__)

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentlightning._errors import WrongAgentError, raised_as
-from agentlightning._names import rest
 from agl import (
     FunctionalLitAgent as FunctionalLitAgent,
     llm_rollout as llm_rollout,
@@ -28,6 +27,3 @@ def rollout(func: Callable[..., Any]) -> FunctionalLitAgent[Any]:
     """
     with raised_as(WrongAgentError, ConfigError):
         return _rollout(func)
-
-
-__getattr__ = rest(__name__)

@@ -5,7 +5,6 @@ from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from agentlightning._names import rest
 from agl import LitAgent as _LitAgent, NamedResources, Rollout, RolloutMode
 
 T = TypeVar("T")
@@ -41,6 +40,3 @@ class LitAgent(_LitAgent[T], metaclass=ABCMeta):
 def is_v0_1_rollout_api(func: Callable[..., Any]) -> bool:
     """Whether a rollout method is written as in 0.1, with a parameter ``rollout_id``."""
     return "rollout_id" in inspect.signature(func).parameters
-
-
-__getattr__ = rest(__name__)

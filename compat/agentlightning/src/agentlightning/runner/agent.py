@@ -2,7 +2,6 @@
 
 from typing import Any, Literal, TypeVar
 
-from agentlightning._names import rest
 from agl import LitAgentRunner as _LitAgentRunner, Tracer
 
 T_task = TypeVar("T_task")
@@ -33,6 +32,3 @@ class LitAgentRunner(_LitAgentRunner[T_task]):
     ) -> None:
         options["heartbeat_include_gpu"] = heartbeat_include_gpu
         super().__init__(tracer, max_rollouts, heartbeat_interval, **options)
-
-
-__getattr__ = rest(__name__)

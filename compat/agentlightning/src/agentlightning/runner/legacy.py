@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from agentlightning._names import rest
 from agentlightning._v01.records import RolloutLegacy, Task
 from agentlightning._v01.reports import FAILED, report_of
 from agentlightning._v01.tasks import TASK, TaskAgent
@@ -108,6 +107,3 @@ class LegacyAgentRunner:
         if FAILED in report.metadata:
             report.task = task
         return report
-
-
-__getattr__ = rest(__name__)

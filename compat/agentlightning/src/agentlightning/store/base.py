@@ -6,7 +6,6 @@ from abc import ABC
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from agentlightning._names import rest
 from agl.errors import NotSupportedError
 from agl.store.base import (
     UNSET as UNSET,
@@ -242,6 +241,3 @@ def is_running(rollout: Rollout) -> bool:
 def is_finished(rollout: Rollout) -> bool:
     """Whether it has ended."""
     return rollout.status in ("succeeded", "failed", "cancelled")
-
-
-__getattr__ = rest(__name__)

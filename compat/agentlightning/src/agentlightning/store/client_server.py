@@ -5,7 +5,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentlightning._names import rest
 from agentlightning.store.threading import guarded
 from agl import (
     LightningStore,
@@ -99,15 +98,3 @@ class LightningStoreServer(_LightningStoreServer):
             await asyncio.Event().wait()
         finally:
             await self.stop()
-
-
-_rest = rest(__name__)
-
-
-def __getattr__(name: str) -> Any:
-    if name != "LightningStoreClient":
-        return _rest(name)
-    # It is imported when it is asked for, as a server needs nothing of it.
-    from agentlightning.store._client import LightningStoreClient
-
-    return LightningStoreClient

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from agentlightning._names import rest
 from agentlightning.store.base import OneByOne
 from agl import InMemoryLightningStore as _InMemoryLightningStore, Rollout, Span
 from agl.errors import ConfigError
@@ -74,6 +73,3 @@ class InMemoryLightningStore(OneByOne, _InMemoryLightningStore):
         """The rollout once it has ended; None if it has not within ``timeout`` seconds."""
         ended = await self.wait_for_rollouts(rollout_ids=[rollout_id], timeout=timeout)
         return ended[0] if ended else None
-
-
-__getattr__ = rest(__name__)

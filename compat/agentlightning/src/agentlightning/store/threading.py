@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning._names import rest
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore, LightningStoreCapabilities
 from agl.store.forwarding import ForwardingStore
@@ -148,6 +147,3 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
-
-
-__getattr__ = rest(__name__)

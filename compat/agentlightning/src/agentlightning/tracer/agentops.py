@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentlightning._names import refusing, rest
+from agentlightning._names import refusing
 from agentlightning.tracer.base import WithRoot
 from agl.errors import ConfigError
 from agl_tracers import AgentOpsTracer as _AgentOpsTracer
@@ -56,6 +56,3 @@ class AgentOpsTracer(WithRoot, _AgentOpsTracer):
     def root_of(self, label: str) -> tuple[str, dict[str, Any]]:
         """See ``WithRoot``."""
         return f"{label}.session", {"agentops.span.kind": "session", "operation.name": label}
-
-
-__getattr__ = rest(__name__)

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from agentlightning._errors import ActiveTracerError, raised_as
-from agentlightning._names import rest
 from agl import (
     LightningStore,
     OtelTracer,
@@ -46,6 +45,3 @@ class WithRoot(OtelTracer):
         ) as tracer:
             with self.start_as_current_span(root, attributes=about):
                 yield tracer
-
-
-__getattr__ = rest(__name__)

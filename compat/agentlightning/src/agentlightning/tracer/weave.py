@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentlightning._names import refusing, rest
+from agentlightning._names import refusing
 from agentlightning.tracer.base import WithRoot
 from agl.errors import ConfigError
 from agl_tracers import WeaveTracer as _WeaveTracer
@@ -47,6 +47,3 @@ class WeaveTracer(WithRoot, _WeaveTracer):
                 "set Weave's environment variables (WEAVE_CAPTURE_CODE and its kind) instead"
             )
         super().__init__(libraries=None if instrument_managed else ())
-
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,7 @@
 """The trainer."""
 
-from agentlightning._names import lazy
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__ = lazy(__name__, __file__)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+if TYPE_CHECKING:
+    from .init_utils import *
+    from .trainer import *

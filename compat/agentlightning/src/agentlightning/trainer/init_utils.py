@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from agentlightning._names import rest
 from agl.errors import ConfigError
 from agl.plugins.build import import_attribute, plan_component
 from agl.plugins.schema import schema_of
@@ -144,6 +143,3 @@ def _made(kind: type[Any], given: Mapping[str, Any], defaults: OptionalDefaults)
         for name, value in defaults.items()
         if name in wanted
     }
-
-
-__getattr__ = rest(__name__)

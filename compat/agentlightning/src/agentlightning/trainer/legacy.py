@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentlightning._names import refusing, rest
+from agentlightning._names import refusing
 from agl import LitAgent, NamedResources
 from agl.errors import ConfigError
 from agl.types import Dataset
@@ -192,6 +192,3 @@ class TrainerLegacy:
             super().fit(TaskAgent(agent))  # pyright: ignore[reportAttributeAccessIssue]
         finally:
             self.algorithm = None
-
-
-__getattr__ = rest(__name__)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from agentlightning._errors import SlowAlgorithmError
-from agentlightning._names import rest
 from agentlightning._v01.tasks import TaskAgent
 from agentlightning.trainer.legacy import TrainerLegacy
 from agentlightning.trainer.registry import ExecutionStrategyRegistry as ExecutionStrategyRegistry
@@ -220,5 +219,3 @@ def _by_its_name(strategy: Any) -> Any:
 
 
 __all__ = ["ExecutionStrategyRegistry", "LightningStore", "Trainer"]
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,8 @@
 """Records."""
 
-from agentlightning._names import lazy
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__ = lazy(__name__, __file__)
-__all__ = __dir__()  # pyright: ignore[reportUnsupportedDunderAll]
+if TYPE_CHECKING:
+    from .core import *
+    from .resources import *
+    from .tracer import *

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from agentlightning._names import rest
 from agentlightning._v01.records import (
     AgentLightningTask as AgentLightningTask,
     AgentResource as AgentResource,
@@ -54,5 +53,3 @@ class SortOptions(TypedDict):
 
 FilterOptions = Mapping[str, FilterField | Literal["and", "or"] | Mapping[str, FilterField]]
 """Field -> its filter; and ``_aggregate``, and ``_must``."""
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,5 @@
 """What an agent uses."""
 
-from agentlightning._names import rest
 from agl.types import (
     LLM as LLM,
     NamedResources as NamedResources,
@@ -10,5 +9,3 @@ from agl.types import (
     ResourcesUpdate as ResourcesUpdate,
     ResourceUnion as ResourceUnion,
 )
-
-__getattr__ = rest(__name__)

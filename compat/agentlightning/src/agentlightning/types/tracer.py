@@ -3,7 +3,6 @@
 from enum import StrEnum
 from typing import Any
 
-from agentlightning._names import rest
 from agl import (
     SpanRecordingContext as SpanRecordingContext,
 )
@@ -59,6 +58,3 @@ def extract_extra_fields(src: Any, excluded_fields: list[str]) -> dict[str, Any]
         for name, value in vars(src).items()
         if name not in excluded_fields and not name.startswith("_") and isinstance(value, plain)
     }
-
-
-__getattr__ = rest(__name__)

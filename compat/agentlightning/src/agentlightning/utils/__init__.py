@@ -1,5 +1,1 @@
 """Helpers."""
-
-from agentlightning._names import rest
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,5 @@
 """Attributes of spans, tags, and links between spans."""
 
-from agentlightning._names import rest
 from agentlightning.semconv import (
     LinkAttributes as LinkAttributes,
     LinkPydanticModel as LinkPydanticModel,
@@ -48,4 +47,3 @@ __all__ = [
     "sanitize_list_attribute_sanity",
     "unflatten_attributes",
 ]
-__getattr__ = rest(__name__)

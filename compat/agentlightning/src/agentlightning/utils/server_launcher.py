@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from agentlightning._names import rest
 from agl.errors import ConfigError
 
 LaunchMode = Literal["thread", "mp", "asyncio"]
@@ -43,6 +42,3 @@ class PythonServerLauncherArgs:
                     f"PythonServerLauncherArgs: {field.name}={value!r} is not supported; leave it "
                     "out: servers say when they are ready, and end when they are told to"
                 )
-
-
-__getattr__ = rest(__name__)

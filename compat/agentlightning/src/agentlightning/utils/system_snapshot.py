@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from agentlightning._names import rest
-
 
 def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
     """Load of processors, memory, disk and, where asked for, GPUs."""
@@ -41,6 +39,3 @@ def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
     if include_gpu:
         snapshot["gpus"] = gpu_stats()
     return snapshot
-
-
-__getattr__ = rest(__name__)

@@ -1,6 +1,3 @@
 """verl, started from the command line: ``python -m agentlightning.verl key=value ...``."""
 
-from agentlightning._names import rest
 from agentlightning.verl.entrypoint import main as main, run_ppo as run_ppo
-
-__getattr__ = rest(__name__)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning._names import rest
 from agl import Algorithm, LitAgent, NamedResources, Rollout
 from agl.errors import AglError, ConfigError
 
@@ -105,6 +104,3 @@ def _tasks(files: str | list[str]) -> list[Any]:
         for file in ([files] if isinstance(files, str) else files)
         for task in load_dataset(file)
     ]
-
-
-__getattr__ = rest(__name__)
