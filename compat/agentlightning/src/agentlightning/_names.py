@@ -73,6 +73,7 @@ HOMES = (
     "utils.otel",
     "algorithm.utils",
     "trainer.init_utils",
+    "trainer.legacy",
     "utils.id",
     "utils.metrics",
     "utils.server_launcher",

@@ -1,280 +1,152 @@
-"""What agl does not have of Agent Lightning, module by module, and what to use instead.
+"""What agl does not have of Agent Lightning, and what to use instead.
 
 ``store.mongo`` is ``agentlightning.store.mongo``; the path of the top level is empty. Every name
 here raises ``RefusedNameError`` with its reason where it is asked for.
 """
 
-_COLLECTIONS = (
-    "its stores are no collections with rules above them. Use InMemoryLightningStore, "
-    "SqliteLightningStore, which a server offers to many machines; a store of your own subclasses "
-    "LightningStore"
-)
-_MONGO = "use SqliteLightningStore('store.db'), which agl store offers to many machines"
-_LITELLM = "LLMProxy runs no code of LiteLLM: it attributes, streams and records calls by itself"
-_TRACER = "subclass Tracer, or OtelTracer, and use operation_context"
-_AGENTOPS = "agentops.init is never called, so there is nothing to bypass; use AgentOpsTracer()"
-_NOTHING_SENT = "nothing is sent to AgentOps; its spans are in the store: agl spans"
-_WIRE = "call the methods of LightningStoreClient; the bodies are in docs/reference/wire.md"
-_APO = "APO(...) finds and makes prompts by itself; see docs/howto/optimise-prompts.md"
-_RULES = "the store moves statuses by itself, when an attempt does"
-_SERVERS = "use LightningStoreServer or LLMProxy with host and port, or uvicorn for an app"
-_VERL = (
-    "verl's own trainers run unchanged; use VERL(config), or subclass agl_verl.manager.AglManager"
-)
-_MISMATCH = "why a row begins is in the row (row_break), and agl doctor shows it"
-_PADDING = "rows are tensors in verl alone; see agl_verl.rows"
-_OTLP = "post to LightningStoreServer.otlp_traces_endpoint() with OpenTelemetry's own exporter"
-_METRICS = "Prometheus reads /metrics of every store server"
-
-REFUSED: dict[str, dict[str, str]] = {
-    "": {"CollectionBasedLightningStore": _COLLECTIONS},
-    "adapter.messages": dict.fromkeys(
-        ("convert_to_openai_messages", "group_genai_dict"), "use TraceToMessages().adapt(spans)"
-    ),
-    "algorithm.apo.apo": dict.fromkeys(
-        (
-            "APPLY_EDIT_PROMPT_FILES",
-            "GRADIENT_PROMPT_FILES",
-            "RolloutResultForAPO",
-            "VersionedPromptTemplate",
-        ),
-        _APO,
-    ),
-    "execution.inter_process": {
-        "InterProcessExecutionStrategy": "it had no execute; use ClientServerExecutionStrategy"
+_NAMES = {
+    (
+        "its stores are no collections with rules above them. Use InMemoryLightningStore, "
+        "SqliteLightningStore, which a server offers to many machines; a store of your own "
+        "subclasses LightningStore"
+    ): {
+        "": "CollectionBasedLightningStore",
+        "store": "CollectionBasedLightningStore",
+        "store.collection": "AtomicLabels AtomicMode Collection DequeBasedQueue DictBasedKeyValue "
+        "InMemoryLightningCollections KeyValue LightningCollections ListBasedCollection Queue",
+        "store.collection.base": "Collection DuplicatedPrimaryKeyError KeyValue "
+        "LightningCollections Queue TrackedCollection ensure_numeric merge_must_filters "
+        "normalize_filter_options resolve_error_type resolve_sort_options tracked",
+        "store.collection.memory": "DequeBasedQueue DictBasedKeyValue "
+        "InMemoryLightningCollections ListBasedCollection",
+        "store.collection_based": "COLLECTION_STORE_ALL_METHODS COLLECTION_STORE_PUBLIC_METHODS "
+        "CollectionBasedLightningStore get_current_store_methods healthcheck_before tracked",
     },
-    "instrumentation.agentops": {
-        "BypassableAuthenticatedOTLPExporter": _AGENTOPS,
-        "BypassableOTLPMetricExporter": _AGENTOPS,
-        "BypassableOTLPSpanExporter": _AGENTOPS,
-        "BypassableV3Client": _AGENTOPS,
-        "BypassableV4Client": _AGENTOPS,
-        "enable_agentops_service": _NOTHING_SENT,
+    "use TraceToMessages().adapt(spans)": {
+        "adapter.messages": "convert_to_openai_messages group_genai_dict",
     },
-    "instrumentation.agentops_langchain": dict.fromkeys(
-        (
-            "instrument_agentops_langchain",
-            "langgraph_entry",
-            "on_chain_start",
-            "uninstrument_agentops_langchain",
-        ),
-        "pass tracer.get_langchain_handler() to the agent",
-    ),
-    "instrumentation.litellm": dict.fromkeys(
-        ("instrument_litellm", "patched_set_attributes", "uninstrument_litellm"), _LITELLM
-    ),
-    "instrumentation.vllm": dict.fromkeys(
-        (
-            "ChatCompletionResponsePatched",
-            "chat_completion_full_generator",
-            "instrument_vllm",
-            "uninstrument_vllm",
-        ),
-        "vLLM returns token ids by itself where return_token_ids is asked for, as LLMProxy does",
-    ),
-    "instrumentation.weave": dict.fromkeys(
-        (
-            "InMemoryWeaveTraceServer",
-            "get_entity_project_from_project_name_factory",
-            "get_username",
-            "init_weave_get_server_factory",
-            "instrument_weave",
-            "uninstrument_weave",
-        ),
-        "use WeaveTracer, which needs no server of Weave",
-    ),
-    "llm_proxy": {
-        **dict.fromkeys(
-            (
-                "AddLogprobs",
-                "AddReturnTokenIds",
-                "LightningOpenTelemetry",
-                "LightningSpanExporter",
-                "MessageInspectionMiddleware",
-                "RolloutAttemptMiddleware",
-                "StreamConversionMiddleware",
-                "initialize_llm_callbacks",
-            ),
-            _LITELLM,
-        ),
-        **dict.fromkeys(
-            ("get_active_llm_proxy", "set_active_llm_proxy"),
-            "a process may have several proxies; keep the object, or ask Algorithm.get_llm_proxy()",
-        ),
+    "APO(...) finds and makes prompts by itself; see docs/howto/optimise-prompts.md": {
+        "algorithm.apo.apo": "APPLY_EDIT_PROMPT_FILES GRADIENT_PROMPT_FILES RolloutResultForAPO "
+        "VersionedPromptTemplate",
     },
-    "server": {
-        "ServerDataStore": "a store keeps what it kept: AgentLightningServer(store=...), and .store"
+    "it had no execute; use ClientServerExecutionStrategy": {
+        "execution.inter_process": "InterProcessExecutionStrategy",
     },
-    "store": {"CollectionBasedLightningStore": _COLLECTIONS},
-    "store.client_server": {
-        **dict.fromkeys(
-            (
-                "DequeueManyRolloutsRequest",
-                "DequeueRolloutRequest",
-                "EnqueueManyRolloutsRequest",
-                "NextSequenceIdRequest",
-                "NextSequenceIdResponse",
-                "QueryAttemptsRequest",
-                "QueryResourcesRequest",
-                "QueryRolloutsRequest",
-                "QuerySpansRequest",
-                "QueryWorkersRequest",
-                "RolloutRequest",
-                "StartAttemptRequest",
-                "UpdateAttemptRequest",
-                "UpdateRolloutRequest",
-                "UpdateWorkerRequest",
-                "WaitForRolloutsRequest",
-            ),
-            _WIRE,
-        ),
-        "CachedStaticFiles": "there is no web page yet; use agl rollouts, agl spans and agl runs",
-        "LATENCY_BUCKETS": _METRICS,
+    "agentops.init is never called, so there is nothing to bypass; use AgentOpsTracer()": {
+        "instrumentation.agentops": "BypassableAuthenticatedOTLPExporter "
+        "BypassableOTLPMetricExporter BypassableOTLPSpanExporter BypassableV3Client "
+        "BypassableV4Client",
     },
-    "store.collection": dict.fromkeys(
-        (
-            "AtomicLabels",
-            "AtomicMode",
-            "Collection",
-            "DequeBasedQueue",
-            "DictBasedKeyValue",
-            "InMemoryLightningCollections",
-            "KeyValue",
-            "LightningCollections",
-            "ListBasedCollection",
-            "Queue",
-        ),
-        _COLLECTIONS,
-    ),
-    "store.collection.base": {
-        **dict.fromkeys(
-            (
-                "Collection",
-                "DuplicatedPrimaryKeyError",
-                "KeyValue",
-                "LightningCollections",
-                "Queue",
-                "TrackedCollection",
-                "ensure_numeric",
-                "merge_must_filters",
-                "normalize_filter_options",
-                "resolve_error_type",
-                "resolve_sort_options",
-                "tracked",
-            ),
-            _COLLECTIONS,
-        ),
-        "LATENCY_BUCKETS": _METRICS,
+    "nothing is sent to AgentOps; its spans are in the store: agl spans": {
+        "instrumentation.agentops": "enable_agentops_service",
     },
-    "store.collection.memory": dict.fromkeys(
-        (
-            "DequeBasedQueue",
-            "DictBasedKeyValue",
-            "InMemoryLightningCollections",
-            "ListBasedCollection",
-        ),
-        _COLLECTIONS,
-    ),
-    "store.collection.mongo": dict.fromkeys(
-        (
-            "MongoBasedCollection",
-            "MongoBasedKeyValue",
-            "MongoBasedQueue",
-            "MongoClientPool",
-            "MongoLightningCollections",
-            "resolve_mongo_error_type",
-        ),
-        _MONGO,
-    ),
-    "store.collection_based": {
-        **dict.fromkeys(
-            (
-                "COLLECTION_STORE_ALL_METHODS",
-                "COLLECTION_STORE_PUBLIC_METHODS",
-                "CollectionBasedLightningStore",
-                "get_current_store_methods",
-                "healthcheck_before",
-                "tracked",
-            ),
-            _COLLECTIONS,
-        ),
-        "LATENCY_BUCKETS": _METRICS,
+    "pass tracer.get_langchain_handler() to the agent": {
+        "instrumentation.agentops_langchain": "instrument_agentops_langchain langgraph_entry "
+        "on_chain_start uninstrument_agentops_langchain",
     },
-    "store.memory": {"estimate_model_size": "the store forgets nothing, so it measures nothing"},
-    "store.mongo": {"MongoLightningStore": _MONGO},
-    "store.utils": {
-        "rollout_status_from_attempt": _RULES,
-        "scan_unhealthy_rollouts": _RULES,
-        "LATENCY_BUCKETS": _METRICS,
+    "LLMProxy runs no code of LiteLLM: it attributes, streams and records calls by itself": {
+        "instrumentation.litellm": "instrument_litellm patched_set_attributes uninstrument_litellm",
+        "llm_proxy": "AddLogprobs AddReturnTokenIds LightningOpenTelemetry LightningSpanExporter "
+        "MessageInspectionMiddleware RolloutAttemptMiddleware StreamConversionMiddleware "
+        "initialize_llm_callbacks",
     },
-    "tracer.base": {
-        "with_active_tracer_context": "a trace_context makes its tracer the active one",
+    "vLLM returns token ids by itself where return_token_ids is asked for, as LLMProxy does": {
+        "instrumentation.vllm": "ChatCompletionResponsePatched chat_completion_full_generator "
+        "instrument_vllm uninstrument_vllm",
     },
-    "tracer.dummy": {"DummySpanRecordingContext": _TRACER},
-    "tracer.otel": dict.fromkeys(
-        (
-            "LightningSpanProcessor",
-            "OtelSpanRecordingContext",
-            "STORE_WRITE_TIMEOUT_SECONDS",
-            "to_otel_status_code",
-        ),
-        _TRACER,
-    ),
-    "tracer.weave": dict.fromkeys(
-        (
-            "WeaveSpanRecordingContext",
-            "WeaveTracerManagedTraceServer",
-            "get_timestamp_or_throw",
-            "op_name_to_func_name",
-            "random_project_name",
-        ),
-        "use WeaveTracer, which needs no server of Weave",
-    ),
-    "utils.otel": {"get_span_processors": "spans go to their rollouts without one of yours"},
-    "utils.otlp": dict.fromkeys(
-        ("LightningStoreOTLPExporter", "PROTOBUF_CT", "handle_otlp_export", "spans_from_proto"),
-        _OTLP,
-    ),
-    "utils.server_launcher": dict.fromkeys(
-        (
-            "ChildEvent",
-            "GunicornApp",
-            "PythonServerLauncher",
-            "noop_context",
-            "run_gunicorn",
-            "run_uvicorn_asyncio",
-            "run_uvicorn_subprocess",
-            "run_uvicorn_thread",
-            "shutdown_uvicorn_server",
-        ),
-        _SERVERS,
-    ),
-    "cli.prometheus": dict.fromkeys(
-        ("create_prometheus_app", "ensure_prometheus_dir"), "run: agl prometheus"
-    ),
-    "verl": {
-        "AgentDataset": "tasks come from Trainer.fit(train_dataset=...)",
-        "AgentLightningTrainer": _VERL,
-        "AgentModeDaemon": _VERL,
-        "LoadedDataset": "tasks come from Trainer.fit(train_dataset=...)",
-        "TaskRunner": _VERL,
-        "get_left_padded_ids_and_attention_mask": _PADDING,
-        "get_right_padded_ids_and_attention_mask": _PADDING,
+    "use WeaveTracer, which needs no server of Weave": {
+        "instrumentation.weave": "InMemoryWeaveTraceServer "
+        "get_entity_project_from_project_name_factory get_username init_weave_get_server_factory "
+        "instrument_weave uninstrument_weave",
+        "tracer.weave": "WeaveSpanRecordingContext WeaveTracerManagedTraceServer "
+        "get_timestamp_or_throw op_name_to_func_name random_project_name",
     },
-    "verl.async_server": {"PatchedvLLMServer": "verl's own servers give token ids"},
-    "verl.daemon": {
-        "AgentModeDaemon": _VERL,
-        "get_left_padded_ids_and_attention_mask": _PADDING,
-        "get_right_padded_ids_and_attention_mask": _PADDING,
-        "ids_startswith": _MISMATCH,
-        "log_mismatch_detail": _MISMATCH,
+    "a process may have several proxies; keep the object, or ask Algorithm.get_llm_proxy()": {
+        "llm_proxy": "get_active_llm_proxy set_active_llm_proxy",
     },
-    "verl.dataset": dict.fromkeys(
-        ("AgentDataset", "LoadedDataset"), "tasks come from Trainer.fit(train_dataset=...)"
-    ),
-    "verl.entrypoint": {"TaskRunner": _VERL},
-    "verl.trainer": {
-        "AgentLightningTrainer": _VERL,
-        "compute_data_metrics": "metrics are in the run's folder; see agl runs",
+    "a store keeps what it kept: AgentLightningServer(store=...), and .store": {
+        "server": "ServerDataStore",
+    },
+    "call the methods of LightningStoreClient; the bodies are in docs/reference/wire.md": {
+        "store.client_server": "DequeueManyRolloutsRequest DequeueRolloutRequest "
+        "EnqueueManyRolloutsRequest NextSequenceIdRequest NextSequenceIdResponse "
+        "QueryAttemptsRequest QueryResourcesRequest QueryRolloutsRequest QuerySpansRequest "
+        "QueryWorkersRequest RolloutRequest StartAttemptRequest UpdateAttemptRequest "
+        "UpdateRolloutRequest UpdateWorkerRequest WaitForRolloutsRequest",
+    },
+    "agl ui is the web page; agl rollouts, agl spans and agl runs write tables": {
+        "store.client_server": "CachedStaticFiles",
+    },
+    "Prometheus reads /metrics of every store server": {
+        "store.client_server": "LATENCY_BUCKETS",
+        "store.collection.base": "LATENCY_BUCKETS",
+        "store.collection_based": "LATENCY_BUCKETS",
+        "store.utils": "LATENCY_BUCKETS",
+    },
+    "use SqliteLightningStore('store.db'), which agl store offers to many machines": {
+        "store.collection.mongo": "MongoBasedCollection MongoBasedKeyValue MongoBasedQueue "
+        "MongoClientPool MongoLightningCollections resolve_mongo_error_type",
+        "store.mongo": "MongoLightningStore",
+    },
+    "the store forgets nothing, so it measures nothing": {
+        "store.memory": "estimate_model_size",
+    },
+    "the store moves statuses by itself, when an attempt does": {
+        "store.utils": "rollout_status_from_attempt scan_unhealthy_rollouts",
+    },
+    "a trace_context makes its tracer the active one": {
+        "tracer.base": "with_active_tracer_context",
+    },
+    "subclass Tracer, or OtelTracer, and use operation_context": {
+        "tracer.dummy": "DummySpanRecordingContext",
+        "tracer.otel": "LightningSpanProcessor OtelSpanRecordingContext "
+        "STORE_WRITE_TIMEOUT_SECONDS to_otel_status_code",
+    },
+    "spans go to their rollouts without one of yours": {
+        "utils.otel": "get_span_processors",
+    },
+    "post to LightningStoreServer.otlp_traces_endpoint() with OpenTelemetry's own exporter": {
+        "utils.otlp": "LightningStoreOTLPExporter PROTOBUF_CT handle_otlp_export spans_from_proto",
+    },
+    "use LightningStoreServer or LLMProxy with host and port, or uvicorn for an app": {
+        "utils.server_launcher": "ChildEvent GunicornApp PythonServerLauncher noop_context "
+        "run_gunicorn run_uvicorn_asyncio run_uvicorn_subprocess run_uvicorn_thread "
+        "shutdown_uvicorn_server",
+    },
+    "run: agl prometheus": {
+        "cli.prometheus": "create_prometheus_app ensure_prometheus_dir",
+    },
+    "tasks come from Trainer.fit(train_dataset=...)": {
+        "verl": "AgentDataset LoadedDataset",
+        "verl.dataset": "AgentDataset LoadedDataset",
+    },
+    (
+        "verl's own trainers run unchanged; use VERL(config), or subclass "
+        "agl_verl.manager.AglManager"
+    ): {
+        "verl": "AgentLightningTrainer AgentModeDaemon TaskRunner",
+        "verl.daemon": "AgentModeDaemon",
+        "verl.entrypoint": "TaskRunner",
+        "verl.trainer": "AgentLightningTrainer",
+    },
+    "rows are tensors in verl alone; see agl_verl.rows": {
+        "verl": "get_left_padded_ids_and_attention_mask get_right_padded_ids_and_attention_mask",
+        "verl.daemon": "get_left_padded_ids_and_attention_mask "
+        "get_right_padded_ids_and_attention_mask",
+    },
+    "verl's own servers give token ids": {
+        "verl.async_server": "PatchedvLLMServer",
+    },
+    "why a row begins is in the row (row_break), and agl doctor shows it": {
+        "verl.daemon": "ids_startswith log_mismatch_detail",
+    },
+    "metrics are in the run's folder; see agl runs": {
+        "verl.trainer": "compute_data_metrics",
     },
 }
+"""What to use -> module -> its names for which that is so."""
+
+REFUSED: dict[str, dict[str, str]] = {}
+for _reason, _modules in _NAMES.items():
+    for _module, _names in _modules.items():
+        REFUSED.setdefault(_module, {}).update(dict.fromkeys(_names.split(), _reason))

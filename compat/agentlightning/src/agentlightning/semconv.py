@@ -13,8 +13,10 @@ from agl.semconv import (
     LightningResourceAttributes as LightningResourceAttributes,
     LightningSpanAttributes as LightningSpanAttributes,
 )
-from agl.types import RewardDimension as RewardPydanticModel
-from agl.utils.otel import LinkMatch as LinkPydanticModel
+from agl.types import RewardDimension
+from agl.utils.otel import LinkMatch
+
+RewardPydanticModel, LinkPydanticModel = RewardDimension, LinkMatch
 
 
 class RewardAttributes(StrEnum):
@@ -29,20 +31,3 @@ class LinkAttributes(StrEnum):
 
     KEY_MATCH = "key_match"
     VALUE_MATCH = "value_match"
-
-
-__all__ = [
-    "AGL_ANNOTATION",
-    "AGL_EXCEPTION",
-    "AGL_MESSAGE",
-    "AGL_OBJECT",
-    "AGL_OPERATION",
-    "AGL_REWARD",
-    "AGL_VIRTUAL",
-    "LightningResourceAttributes",
-    "LightningSpanAttributes",
-    "LinkAttributes",
-    "LinkPydanticModel",
-    "RewardAttributes",
-    "RewardPydanticModel",
-]

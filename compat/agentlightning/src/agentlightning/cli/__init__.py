@@ -1,23 +1,26 @@
 """The command ``agl``."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, the program's by default.
+def command(*name: str) -> Callable[..., int]:
+    """``agl``, or one of its commands, as a function of its arguments."""
 
-    Returns:
-        0 done, 1 the run failed, 2 the request was wrong.
-    """
-    return run(*(sys.argv[1:] if argv is None else argv))
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Run the command with these arguments, the program's by default.
+
+        Returns:
+            0 done, 1 the run failed, 2 the request was wrong.
+        """
+        from agl.cli import main as agl
+
+        try:
+            agl([*name, *(sys.argv[1:] if argv is None else argv)])
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+
+    return main
 
 
-def run(*arguments: str) -> int:
-    """``agl`` with these arguments."""
-    from agl.cli import main as agl
-
-    try:
-        agl(list(arguments))
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+main = command()

@@ -1,15 +1,10 @@
 """``agl store``."""
 
 import sys
-from collections.abc import Sequence
 
-from agentlightning.cli import run
+from agentlightning.cli import command
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """``agl store`` with these arguments, the program's by default."""
-    return run("store", *(sys.argv[1:] if argv is None else argv))
-
+main = command("store")
 
 if __name__ == "__main__":
     sys.exit(main())
