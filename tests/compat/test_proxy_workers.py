@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from tests.models import entry
 
@@ -236,3 +237,26 @@ def test_trainer_has_a_proxy_of_several_processes(llm: EchoLLM) -> None:
 def test_server_settings_travel_as_one_value() -> None:
     settings = PythonServerLauncherArgs(8000, "0.0.0.0", n_workers=4, launch_mode="thread")
     assert (settings.port, settings.host, settings.n_workers) == (8000, "0.0.0.0", 4)
+
+
+async def test_call_that_its_client_gives_up_is_given_up_at_the_model(served, store) -> None:
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def model(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        while await reader.read(1000):
+            pass
+        gone.set()
+        writer.close()
+
+    async with await asyncio.start_server(model, "127.0.0.1", 0) as silent:
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        proxy = await served(2, model_list=[entry("m", url)])
+        async with httpx.AsyncClient() as client:
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+            address = f"http://127.0.0.1:{proxy.port}/v1/chat/completions"
+            call = asyncio.create_task(client.post(address, json=body))
+            await asyncio.wait_for(asked.wait(), 30)
+            call.cancel()
+            await asyncio.wait_for(gone.wait(), 30)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from pydantic_core import to_jsonable_python
 from starlette.routing import BaseRoute, Route
 
@@ -135,11 +136,11 @@ class AgentLightningServer:
     def _app(self) -> FastAPI:
         app = self._api()
 
-        @app.middleware("http")
+        @app.middleware("http")  # a dependency would be asked when the body has been read
         async def check(request: Request, call_next: Any) -> Any:
-            reason = self._objection(request)
-            if reason is not None:
-                return _answer(*reason)
+            if (objection := self._objection(request)) is not None:
+                status, why = objection
+                return JSONResponse({"detail": why}, status)
             return await call_next(request)
 
         return app
@@ -301,14 +302,8 @@ def _found(record: Any, problem: str) -> Any:
     return record
 
 
-def _answer(status: int, detail: str) -> Any:
-    from fastapi.responses import JSONResponse
-
-    return JSONResponse({"detail": detail}, status)
-
-
-async def _refused(request: Request, error: Exception) -> Any:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     from agl_http.wire import status_of
 
     assert isinstance(error, AglError)
-    return _answer(status_of(error), str(error))
+    return JSONResponse({"detail": str(error)}, status_of(error))

@@ -7,18 +7,18 @@ import re
 import socket
 import sys
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any, TextIO
 
-import aiohttp
+from aiohttp import ClientConnectionError, ClientSession, ClientTimeout, TCPConnector, web
 
 from agl.errors import ConfigError
 from agl_gateway import LLMProxy
-from agl_http.server import ServerThread
+from agl_http.metrics import CONTENT_TYPE
 
 ADDRESS = re.compile(r"/rollout/[^/]+/attempt/(?P<attempt>[^/]+)/")
 METRICS = re.compile(r"(?:/v1)?/metrics")
-HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"host", b"te", b"upgrade"}
+HOP = {"connection", "keep-alive", "transfer-encoding", "host", "te", "upgrade"}
 """Headers of one connection, which are not handed on."""
 
 
@@ -65,110 +65,64 @@ class Door:
     Args:
         index: Of this worker, which has the calls of no attempt that come to it.
         ports: Of all.
+        session: Asks them.
     """
 
-    def __init__(self, index: int, ports: list[int]) -> None:
-        self._index, self._ports = index, ports
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, index: int, ports: list[int], session: ClientSession) -> None:
+        self._index, self._ports, self._session = index, ports, session
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            async with aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None),
-                auto_decompress=False,
-            ) as self._session:
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
-            await send({"type": "lifespan.shutdown.complete"})
-        elif scope["type"] == "http":
-            try:
-                if METRICS.fullmatch(scope["path"]):
-                    await self._metrics(scope, send)
-                else:
-                    await self._hand_on(scope, receive, send)
-            except aiohttp.ClientConnectionError:
-                why = {"error": {"message": "this worker of the LLM proxy is gone", "code": 502}}
-                await _say(send, 502, "application/json", json.dumps(why))
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request; who made it and is gone cancels it."""
+        answer = web.StreamResponse()
+        try:
+            if METRICS.fullmatch(request.path):
+                return await self._metrics(request)
+            return await self._hand_on(request, answer)
+        except ClientConnectionError:
+            if answer.prepared:
+                raise
+            why = {"error": {"message": "this worker of the LLM proxy is gone", "code": 502}}
+            return web.json_response(why, status=502)
 
-    async def _metrics(self, scope: Any, send: Any) -> None:
-        """Answer with the sums of all workers; with what one of them says, where it refuses."""
-        assert self._session is not None
+    def _ask(self, request: web.Request, port: int) -> Any:
+        return self._session.request(
+            request.method,
+            f"http://127.0.0.1:{port}{request.raw_path}",
+            headers=[(k, v) for k, v in request.headers.items() if k.lower() not in HOP],
+            data=request.content if request.body_exists else None,
+            allow_redirects=False,
+        )
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        """The sums of all workers; what one of them says, where it refuses."""
         texts: list[str] = []
-        status, kind = 0, ""
         for port in self._ports:
-            url = f"http://127.0.0.1:{port}{scope['path']}"
-            async with self._session.request(
-                scope["method"], url, headers=_handed_on(scope)
-            ) as given:
+            async with self._ask(request, port) as given:
                 texts.append(await given.text())
-                status, kind = given.status, given.headers["content-type"]
-            if status != 200:
-                break
-        await _say(send, status, kind, summed(texts) if status == 200 else texts[-1])
+                if given.status != 200:
+                    kind = {"Content-Type": given.headers["Content-Type"]}
+                    return web.Response(text=texts[-1], status=given.status, headers=kind)
+        return web.Response(text=summed(texts), headers={"Content-Type": CONTENT_TYPE})
 
-    def owner(self, path: str, headers: list[tuple[bytes, bytes]]) -> int:
+    def owner(self, request: web.Request) -> int:
         """Which worker has a request."""
-        match = ADDRESS.match(path)
-        attempt = match["attempt"] if match else dict(headers).get(b"x-attempt-id", b"").decode()
+        match = ADDRESS.match(request.path)
+        attempt = match["attempt"] if match else request.headers.get("x-attempt-id", "")
         return zlib.crc32(attempt.encode()) % len(self._ports) if attempt else self._index
 
-    async def _hand_on(self, scope: Any, receive: Any, send: Any) -> None:
-        assert self._session is not None
-        port = self._ports[self.owner(scope["path"], scope["headers"])]
-        query = f"?{scope['query_string'].decode()}" if scope["query_string"] else ""
-        url = f"http://127.0.0.1:{port}{scope['raw_path'].decode()}{query}"
-        whole = asyncio.Event()
-
-        async def body() -> AsyncIterator[bytes]:
-            while not whole.is_set():
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ConnectionResetError
-                if not message.get("more_body"):
-                    whole.set()
-                yield message.get("body", b"")
-
-        async def answer() -> None:
-            assert self._session is not None
-            async with self._session.request(
-                scope["method"],
-                url,
-                headers=_handed_on(scope),
-                data=body(),
-                allow_redirects=False,
-            ) as given:
-                kept = [(k.lower(), v) for k, v in given.raw_headers if k.lower() not in HOP]
-                start = {"type": "http.response.start", "status": given.status, "headers": kept}
-                await send(start)
-                async for chunk in given.content.iter_any():
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-
-        async def gone() -> None:
-            await whole.wait()
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        tasks = {asyncio.create_task(answer()), asyncio.create_task(gone())}
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        for task in done:
-            if isinstance(error := task.exception(), aiohttp.ClientConnectionError):
-                raise error
-
-
-async def _say(send: Any, status: int, kind: str, body: str) -> None:
-    headers = [(b"content-type", kind.encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body.encode()})
-
-
-def _handed_on(scope: Any) -> list[tuple[str, str]]:
-    return [(k.decode(), v.decode("latin-1")) for k, v in scope["headers"] if k not in HOP]
+    async def _hand_on(
+        self, request: web.Request, answer: web.StreamResponse
+    ) -> web.StreamResponse:
+        async with self._ask(request, self._ports[self.owner(request)]) as given:
+            answer.set_status(given.status, given.reason)
+            for name, value in given.headers.items():
+                if name.lower() not in HOP:
+                    answer.headers.add(name, value)
+            await answer.prepare(request)
+            async for chunk in given.content.iter_any():
+                await answer.write(chunk)
+        await answer.write_eof()
+        return answer
 
 
 async def serve(about: dict[str, Any], out: TextIO) -> None:
@@ -188,19 +142,27 @@ async def serve(about: dict[str, Any], out: TextIO) -> None:
         proxy.add_model(entry)
     proxy.address = _Taken(private)  # pyright: ignore[reportAttributeAccessIssue]
     await proxy.start()
-    door = ServerThread(Door(about["index"], about["ports"]), about["host"], sock=shared)
-    await asyncio.to_thread(door.start)
-    say({"value": True})
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        what, args, named = json.loads(line)
-        try:
-            value = getattr(proxy, what)
-            if callable(value):
-                value = value(*args, **named)
-            say({"value": await value if asyncio.iscoroutine(value) else value})
-        except ConfigError as error:
-            say({"refused": str(error)})
-    await asyncio.to_thread(door.stop)
+    async with ClientSession(
+        connector=TCPConnector(limit=0), timeout=ClientTimeout(total=None), auto_decompress=False
+    ) as session:
+        app = web.Application()
+        app.router.add_route(
+            "*", "/{path:.*}", Door(about["index"], about["ports"], session).answer
+        )
+        door = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await door.setup()
+        await web.SockSite(door, shared).start()
+        say({"value": True})
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            what, args, named = json.loads(line)
+            try:
+                value = getattr(proxy, what)
+                if callable(value):
+                    value = value(*args, **named)
+                say({"value": await value if asyncio.iscoroutine(value) else value})
+            except ConfigError as error:
+                say({"refused": str(error)})
+        await door.cleanup()
     await proxy.stop()
     await store.close()
 

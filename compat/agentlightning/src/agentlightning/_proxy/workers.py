@@ -26,18 +26,14 @@ class Workers:
 
     Args:
         sock: Listens at the shared address.
-        host: Its name.
         number: Of processes.
         settings: Of each proxy, as JSON can hold them: arguments of ``agl.LLMProxy``, and
             ``store``, the address of the store's server, with a token.
     """
 
-    def __init__(
-        self, sock: socket.socket, host: str, number: int, settings: dict[str, Any]
-    ) -> None:
+    def __init__(self, sock: socket.socket, number: int, settings: dict[str, Any]) -> None:
         self._shared = sock
         self._private = [bind("127.0.0.1", 0) for _ in range(number)]
-        self._host = host
         self.settings = settings
         self._workers: list[_Worker | None] = [None] * number
         self._is_ending = False
@@ -61,7 +57,6 @@ class Workers:
         about = {
             "index": index,
             "ports": [each.getsockname()[1] for each in self._private],
-            "host": self._host,
             "sockets": [each.fileno() for each in sockets],
             "family": int(self._shared.family),
             "proxy": self.settings,

@@ -1,6 +1,5 @@
 """Agents of 0.1 on a server that is a store: ``python -m agentlightning.verl``, or any of agl's."""
 
-import inspect
 import logging
 import time
 import urllib.error
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 from agentlightning._v01.tasks import TaskAgent
 from agl import ClientServerExecutionStrategy, LitAgent, Tracer, Trainer
 from agl.env import DEFAULT_PORT
-from agl.types import ProxyLLM, Rollout, RolloutMode
+from agl.types import ProxyLLM, Rollout
 from agl.utils.secrets import learn
 from agl_http.tokens import without_token
 
@@ -23,17 +22,9 @@ RETRY_SECONDS = 1.0
 class AgentOfAttempts(TaskAgent):
     """An agent of 0.1, whose models have the address of its attempt."""
 
-    def rollout_method(self, mode: RolloutMode | None) -> Any:
-        method = super().rollout_method(mode)
-
-        def call(task: Any, resources: Any, rollout: Rollout) -> Any:
-            bound = {name: _of_attempt(each, rollout) for name, each in resources.items()}
-            return method(task, bound, rollout)
-
-        async def call_async(task: Any, resources: Any, rollout: Rollout) -> Any:
-            return await call(task, resources, rollout)
-
-        return call_async if inspect.iscoroutinefunction(method) else call
+    def arguments(self, task: Any, resources: Any, rollout: Rollout) -> tuple[Any, ...]:
+        bound = {name: _of_attempt(each, rollout) for name, each in resources.items()}
+        return super().arguments(task, bound, rollout)
 
 
 def _of_attempt(resource: Any, rollout: Any) -> Any:

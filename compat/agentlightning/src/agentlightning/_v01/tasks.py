@@ -1,14 +1,14 @@
 """Tasks of a server of 0.1, done by the runners of a trainer."""
 
 import asyncio
-import inspect
 import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from agentlightning._v01.records import RolloutLegacy, Task
 from agentlightning._v01.reports import emit_report, report_of
-from agl import Algorithm, LitAgent
+from agentlightning.litagent.litagent import adapted
+from agl import Algorithm, LitAgent, ResourcesUpdate
 from agl.algorithm.adapter import Triplet
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode
 
@@ -41,17 +41,11 @@ class TaskAgent(LitAgent[Any]):
         self.agent.set_runner(runner)
 
     def rollout_method(self, mode: RolloutMode | None) -> Any:
-        method: Any = self.agent.rollout_method(mode)
+        return adapted(self.agent.rollout_method(mode), self.arguments, _recorded)
 
-        def call(task: Any, resources: Any, rollout: Rollout) -> Any:
-            rollout = _of_server(rollout)
-            return _recorded(method(task, resources, rollout), rollout.rollout_id)
-
-        async def call_async(task: Any, resources: Any, rollout: Rollout) -> Any:
-            rollout = _of_server(rollout)
-            return _recorded(await method(task, resources, rollout), rollout.rollout_id)
-
-        return call_async if inspect.iscoroutinefunction(method) else call
+    def arguments(self, task: Any, resources: Any, rollout: Rollout) -> tuple[Any, ...]:
+        """What the agent gets."""
+        return task, resources, _of_server(rollout)
 
 
 def _of_server(rollout: Rollout) -> Rollout:
@@ -65,20 +59,29 @@ def _of_server(rollout: Rollout) -> Rollout:
     return rollout.changed(**changes)
 
 
-def _recorded(result: Any, rollout_id: str) -> Any:
+def _recorded(result: Any, rollout: Rollout) -> Any:
     """A result that a runner takes; what it has no place for is recorded in the attempt."""
     report = result
     if isinstance(result, list) and result:
         if all(isinstance(each, Triplet) for each in result):
             rewards = [triplet.reward for triplet in result if triplet.reward is not None]
             reward = rewards[-1] if rewards else None
-            report = RolloutLegacy(rollout_id=rollout_id, triplets=result, final_reward=reward)
+            report = RolloutLegacy(
+                rollout_id=rollout.rollout_id, triplets=result, final_reward=reward
+            )
         elif all(isinstance(each, dict) for each in result):
-            report = RolloutLegacy(rollout_id=rollout_id, trace=result)
+            report = RolloutLegacy(rollout_id=rollout.rollout_id, trace=result)
     if isinstance(report, RolloutLegacy):
         emit_report(report)
         return report.final_reward
     return result
+
+
+async def resources_of(task: Task, client: "AgentLightningClient") -> ResourcesUpdate | None:
+    """The resources that a server has for a task."""
+    if task.resources_id is None:
+        return await client.get_latest_resources_async()
+    return await client.get_resources_by_id_async(task.resources_id)
 
 
 class ServerTasks(Algorithm):
@@ -136,11 +139,7 @@ class ServerTasks(Algorithm):
 
     async def _publish(self, task: Task) -> str | None:
         """Make the task's resources the store's, under the id that they have at the server."""
-        update = (
-            await self.client.get_latest_resources_async()
-            if task.resources_id is None
-            else await self.client.get_resources_by_id_async(task.resources_id)
-        )
+        update = await resources_of(task, self.client)
         if update is None:
             logger.warning("task %s: its server has no resources for it", task.rollout_id)
             return None

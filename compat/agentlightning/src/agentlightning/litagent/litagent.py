@@ -27,14 +27,35 @@ class LitAgent(_LitAgent[T], metaclass=ABCMeta):
         if "rollout_id" not in names or not {*names} <= {"resources", "rollout", "rollout_id"}:
             return method
 
-        def call(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+        def arguments(task: Any, resources: NamedResources, rollout: Rollout) -> tuple[Any, ...]:
             given = {"resources": resources, "rollout": rollout, "rollout_id": rollout.rollout_id}
-            return method(task, *(given[name] for name in names))
+            return task, *(given[name] for name in names)
 
-        async def call_async(task: Any, resources: NamedResources, rollout: Rollout) -> Any:
-            return await call(task, resources, rollout)
+        return adapted(method, arguments)
 
-        return call_async if inspect.iscoroutinefunction(method) else call
+
+def adapted(
+    method: Any,
+    arguments: Callable[[Any, Any, Any], tuple[Any, ...]],
+    result: Callable[[Any, Any], Any] = lambda value, rollout: value,
+) -> Callable[[Any, Any, Any], Any]:
+    """A rollout method as a runner calls it.
+
+    Args:
+        method: Plain or a coroutine, as what is made of it.
+        arguments: What the method gets, by what the runner gives.
+        result: What the runner gets, by what the method gave and its last argument.
+    """
+
+    def call(task: Any, resources: Any, rollout: Any) -> Any:
+        given = arguments(task, resources, rollout)
+        return result(method(*given), given[-1])
+
+    async def call_async(task: Any, resources: Any, rollout: Any) -> Any:
+        given = arguments(task, resources, rollout)
+        return result(await method(*given), given[-1])
+
+    return call_async if inspect.iscoroutinefunction(method) else call
 
 
 def is_v0_1_rollout_api(func: Callable[..., Any]) -> bool:

@@ -2,12 +2,11 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 from agentlightning._v01.records import RolloutLegacy, Task
 from agentlightning._v01.reports import FAILED, report_of
-from agentlightning._v01.tasks import TASK, TaskAgent
+from agentlightning._v01.tasks import TASK, TaskAgent, resources_of
 from agentlightning.client import AgentLightningClient
 from agentlightning.litagent.litagent import is_v0_1_rollout_api as is_v0_1_rollout_api
 from agl import InMemoryLightningStore, LitAgent, LitAgentRunner, ResourcesUpdate, Tracer
@@ -43,46 +42,27 @@ class LegacyAgentRunner:
 
     def run(self) -> bool:
         """Do one task; whether there was one."""
-        task = self.client.poll_next_task()
-        if task is None:
-            return False
-        update = (
-            self.client.get_latest_resources()
-            if task.resources_id is None
-            else self.client.get_resources_by_id(task.resources_id)
-        )
-        self.client.post_rollout(asyncio.run(self._do(task, update)))
-        return True
+        return asyncio.run(self.run_async())
 
     async def run_async(self) -> bool:
-        """Do one task; whether there was one."""
+        """See ``run``."""
         task = await self.client.poll_next_task_async()
         if task is None:
             return False
-        update = (
-            await self.client.get_latest_resources_async()
-            if task.resources_id is None
-            else await self.client.get_resources_by_id_async(task.resources_id)
-        )
+        update = await resources_of(task, self.client)
         await self.client.post_rollout_async(await self._do(task, update))
         return True
 
     def iter(self) -> int:
         """Do tasks until ``max_tasks`` are done; how many were."""
-        for done in self._numbers():
-            if not self.run():
-                return done
-        return self.max_tasks or 0
+        return asyncio.run(self.iter_async())
 
     async def iter_async(self) -> int:
         """See ``iter``."""
-        for done in self._numbers():
+        for done in itertools.count() if self.max_tasks is None else range(self.max_tasks):
             if not await self.run_async():
                 return done
         return self.max_tasks or 0
-
-    def _numbers(self) -> Iterable[int]:
-        return itertools.count() if self.max_tasks is None else range(self.max_tasks)
 
     async def _do(self, task: Task, update: ResourcesUpdate | None) -> RolloutLegacy:
         store = InMemoryLightningStore()
