@@ -11,7 +11,7 @@ import pytest
 
 from agl.types import Failure
 from agl_inspect.doctor import trial as doctor_trial
-from agl_inspect.doctor.fixes import FAILURE_FIXES, FIXES
+from agl_inspect.doctor.findings import FAILURE_FIXES, FIXES
 from agl_records.types import ExclusionReason
 from agl_testing.echo_llm import EchoLLM
 

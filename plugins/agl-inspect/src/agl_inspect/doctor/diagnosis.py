@@ -1,30 +1,26 @@
 """From a trial to findings: what could be learned, what could not, why, and what to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agl.emitter import find_reward_spans, get_rewards_from_span
-from agl.types import Attempt, Span
+from agl.types import Attempt
 from agl_inspect.doctor.findings import (
     Finding,
-    Level,
     attempt_failure,
     check_adapter,
     check_answers,
     check_calls,
-    check_prompts,
     check_rewards,
     check_rows,
-    not_training,
+    finding,
     nothing_ran,
 )
-from agl_inspect.doctor.fixes import FINDING_FIXES
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_records.calls.reader import Recorded, recorded_parts
 from agl_records.row_builder import RowsAdapter, RowSet, rows_adapter
-from agl_records.types import Credit, Exclusion
 
 TOKENS_ONLY = (
     *("no_token_ids", "no_logprobs", "structured_output", "empty_answer"),
@@ -65,9 +61,7 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
             those of others mean; see ``find_tokenizer``.
     """
     if trial.rollout is None:
-        result = Diagnosis(trial.algorithm, "C")
-        result.findings.append(nothing_ran(trial))
-        return result
+        return Diagnosis(trial.algorithm, "C", findings=[nothing_ran(trial)])
     attempt = trial.attempts[-1]
     rows = _rows(trial)
     result = Diagnosis(trial.algorithm, "C" if rows is None else "A", learns=trial.learns)
@@ -78,82 +72,78 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
         "resources": trial.rollout.resources_id,
     }
     own = [span for span in trial.spans if span.attempt_id == attempt.attempt_id]
-    result.rewards = [
-        {"span_id": span.span_id, "sequence_id": span.sequence_id, **_primary(span)}
-        for span in find_reward_spans(own)
-    ]
-    if attempt.error is not None:
-        result.findings.append(attempt_failure(attempt, attempt.error))
-    elif trial.error is not None:
-        finding = Finding("error", "algorithm_failed", trial.error, "See: agl --debug doctor FILE")
-        result.findings.append(finding)
-    if result.needs == "A" and trial.rollout.mode not in (None, "train"):
-        result.findings.append(not_training(trial.rollout, trial.has_train))
+    for span in find_reward_spans(own):
+        first = get_rewards_from_span(span)[0]
+        about = {"span_id": span.span_id, "sequence_id": span.sequence_id}
+        result.rewards.append({**about, "name": first.name, "value": first.value})
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else rows_adapter().adapt(own, attempts=trial.attempts)
     records = recorded_parts(own)
     found = _tokenizer(records, tokenizer, trial.options, rows is not None)
     result.calls = [_graded(record, found, account, rows is not None) for record in records]
-    if attempt.status == "succeeded":
-        # Else its failure is the one reason for all that is missing.
-        result.findings += check_calls(result.calls, trial, bool(result.rewards))
-        result.findings += check_prompts(result.calls)
-        result.findings += check_answers(result.calls)
-        result.findings += check_rewards(result.rewards, result.calls, account)
-        result.findings += check_rows(account)
-        result.findings += check_adapter(trial, rows, result.calls)
     result.trainable = _is_trainable(result, attempt, trial)
-    _look_at_spread(trial, result)
-    _look_at_mixing(trial, result)
-    for name in trial.constant_prompts:
-        message = f"the prompt {name!r} has no placeholder, and is the same for every task"
-        result.findings.append(
-            Finding("note", "constant_prompt", message, FINDING_FIXES["constant_prompt"])
-        )
-    if trial.held:
-        message = f"the agent held the event loop for {trial.held:.1f} s; other rollouts wait then"
-        level: Level = "warning" if trial.shares_process else "note"
-        result.findings.append(Finding(level, "blocks_loop", message, FINDING_FIXES["blocks_loop"]))
+    result.findings = [*_findings(trial, result, attempt, account)]
     return result
 
 
-def _look_at_spread(trial: Trial, result: Diagnosis) -> None:
+def _findings(
+    trial: Trial, result: Diagnosis, attempt: Attempt, account: RowSet
+) -> Iterator[Finding]:
+    """What there is to say; what several rollouts tell is set in the result, too."""
+    if attempt.error is not None:
+        yield attempt_failure(attempt, attempt.error)
+    elif trial.error is not None:
+        yield finding("error", "algorithm_failed", trial.error)
+    mode = trial.rollout and trial.rollout.mode
+    if result.needs == "A" and mode not in (None, "train") and trial.has_train:
+        message = "the algorithm evaluates first, and so no rollout of mode 'train' was tried"
+        yield Finding("note", "not_trained_mode", message)
+    elif result.needs == "A" and mode not in (None, "train"):
+        message = f"the first rollout of the algorithm is of mode {mode!r}"
+        yield finding("warning", "not_trained_mode", message)
+    if attempt.status == "succeeded":
+        # Else its failure is the one reason for all that is missing.
+        yield from check_calls(result.calls, trial, bool(result.rewards))
+        yield from check_answers(result.calls)
+        yield from check_rewards(result.rewards, result.calls, account)
+        yield from check_rows(account)
+        if result.needs == "C":
+            yield from check_adapter(trial, result.calls)
     rewards = trial.final_rewards
-    if not result.trainable or result.needs != "A" or len(rewards) < FEW or len({*rewards}) > 1:
-        return
-    result.equal_rewards = True
-    message = (
-        f"all {len(rewards)} rollouts of this task have the reward {rewards[0]:.4g}; an algorithm "
-        "that compares the rollouts of a task learns nothing from equal ones"
-    )
-    result.findings.append(
-        Finding("warning", "equal_rewards", message, FINDING_FIXES["equal_rewards"])
-    )
-
-
-def _look_at_mixing(trial: Trial, result: Diagnosis) -> None:
-    if trial.num_together < 2 or not result.calls:
-        return
-    if not trial.num_silent:
-        result.at_once = f"{trial.num_together} rollouts, and each has its own calls"
-        return
-    result.at_once = f"{trial.num_together} rollouts, and their calls mix"
-    message = (
-        f"{trial.num_silent} of {trial.num_together} rollouts that ran at once have no recorded "
-        "call, and others have theirs: the agent makes the address of its LLM global (a global "
-        "client, or an environment variable)"
-    )
-    level: Level = "error" if trial.shares_process else "warning"
-    result.findings.append(Finding(level, "calls_mix", message, FINDING_FIXES["calls_mix"]))
-    result.trainable = result.trainable and not trial.shares_process
+    is_compared = result.trainable and result.needs == "A" and len(rewards) >= FEW
+    if is_compared and len({*rewards}) == 1:
+        result.equal_rewards = True
+        yield finding(
+            "warning",
+            "equal_rewards",
+            f"all {len(rewards)} rollouts of this task have the reward {rewards[0]:.4g}; an "
+            "algorithm that compares the rollouts of a task learns nothing from equal ones",
+        )
+    if trial.num_together >= 2 and result.calls:
+        of_each = "their calls mix" if trial.num_silent else "each has its own calls"
+        result.at_once = f"{trial.num_together} rollouts, and {of_each}"
+        if trial.num_silent:
+            result.trainable = result.trainable and not trial.shares_process
+            yield finding(
+                "error" if trial.shares_process else "warning",
+                "calls_mix",
+                f"{trial.num_silent} of {trial.num_together} rollouts that ran at once have no "
+                "recorded call, and others have theirs: the agent makes the address of its LLM "
+                "global (a global client, or an environment variable)",
+            )
+    for name in trial.constant_prompts:
+        message = f"the prompt {name!r} has no placeholder, and is the same for every task"
+        yield finding("note", "constant_prompt", message)
+    if trial.held:
+        message = f"the agent held the event loop for {trial.held:.1f} s; other rollouts wait then"
+        yield finding("warning" if trial.shares_process else "note", "blocks_loop", message)
 
 
 def _is_trainable(result: Diagnosis, attempt: Attempt, trial: Trial) -> bool:
     if result.needs == "A" and trial.learns:
         return any(call.grade == "A" for call in result.calls if call.row is not None)
-    is_enough = not (trial.learns and trial.needs_calls) or any(
-        c.grade != "-" for c in result.calls
-    )
+    is_any = any(call.grade != "-" for call in result.calls)
+    is_enough = is_any or not (trial.learns and trial.needs_calls)
     return attempt.status == "succeeded" and is_enough and bool(result.rewards)
 
 
@@ -180,8 +170,16 @@ def _graded(record: Recorded, tokenizer: Any, account: RowSet, counts_tokens: bo
     call = record.call
     known = tokenizer if counts_tokens and not isinstance(tokenizer, str) else None
     letter, because = grade(record, template_of(tokenizer), known)
-    row, credit = _place(call.call_id, account)
-    exclusion = _exclusion(call.call_id, account)
+    row, credit = next(
+        (
+            (number, row.credits[row.call_ids.index(call.call_id)])
+            for number, row in enumerate(account.rows)
+            if call.call_id in row.call_ids
+        ),
+        (None, None),
+    )
+    excluded = (one for one in account.ledger.exclusions if one.kind == "call")
+    exclusion = next((one for one in excluded if one.call_id == call.call_id), None)
     if exclusion is not None:
         credit = exclusion.credit
         if not counts_tokens and exclusion.reason in TOKENS_ONLY:
@@ -205,20 +203,3 @@ def _graded(record: Recorded, tokenizer: Any, account: RowSet, counts_tokens: bo
         excluded=exclusion.reason if exclusion else None,
         detail=exclusion.detail if exclusion else "",
     )
-
-
-def _place(call_id: str, account: RowSet) -> tuple[int | None, Credit | None]:
-    for number, row in enumerate(account.rows):
-        if call_id in row.call_ids:
-            return number, row.credits[row.call_ids.index(call_id)]
-    return None, None
-
-
-def _exclusion(call_id: str, account: RowSet) -> Exclusion | None:
-    found = (e for e in account.ledger.exclusions if e.kind == "call" and e.call_id == call_id)
-    return next(found, None)
-
-
-def _primary(span: Span) -> dict[str, Any]:
-    first = get_rewards_from_span(span)[0]
-    return {"name": first.name, "value": first.value}

@@ -8,6 +8,7 @@ what the algorithm writes goes to a folder that is removed.
 """
 
 import asyncio
+import inspect
 import logging
 import os
 import tempfile
@@ -24,13 +25,13 @@ from agl.errors import AglError, ConfigError
 from agl.execution.base import ExecutionEvent, ThreadingEvent
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
 from agl.plugins.build import ComponentPlan
+from agl.plugins.hooks import Hook
 from agl.plugins.schema import schema_of
 from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
-from agl_inspect.doctor.hooks import OfAttempts
 from agl_inspect.doctor.prompts import constant_prompts
 from agl_learning.collect.mixed_calls import Ran, ran, silent
 from agl_records.final_rewards import final_rewards
@@ -44,6 +45,14 @@ HELD_SECONDS = 1.0
 """An agent that keeps the event loop for longer is told of."""
 QUIET_SECONDS = 1.0
 """No more rollouts come when none was queued for so long."""
+OF_ATTEMPTS = (
+    "on_rollout_start",
+    "on_trace_start",
+    "on_trace_end",
+    "on_rollout_end",
+    "on_attempt_end",
+)
+"""Hooks that belong to what is tried: one may give the reward."""
 
 
 @dataclass
@@ -115,6 +124,25 @@ def _one_task(checked: CheckedConfig, task: int) -> list[Any] | None:
         where = checked.file.where("train")
         raise ConfigError(f"{where}: has {len(checked.train)} tasks; there is no task {task}")
     return [checked.train[task]] * (1 + AT_ONCE)
+
+
+class _OfAttempts(Hook):
+    """Calls of a hook only what it has for attempts.
+
+    A tracker learns of a run when it starts, and would show a trial among those of a team.
+
+    Args:
+        hook: As ``Trainer(hooks=[...])`` takes it.
+    """
+
+    def __init__(self, hook: object) -> None:
+        for name in dir(hook):
+            if name.startswith("__"):
+                continue
+            method = inspect.getattr_static(hook, name)
+            marked = getattr(method, "agl_impl", None) or {}
+            if (marked.get("specname") or name) in OF_ATTEMPTS:
+                setattr(self, name, getattr(hook, name))
 
 
 class _Few(LitAgentRunner[Any]):
@@ -199,7 +227,7 @@ def _run(
         store=store,
         strategy=SharedMemoryExecutionStrategy(graceful_delay=1.0),
         llm_proxy=built.get("gateway"),
-        hooks=[OfAttempts(hook) for hook in checked.hooks],
+        hooks=[_OfAttempts(hook) for hook in checked.hooks],
     )
     if isinstance(checked.agent, FunctionalLitAgent):
         trial.takes_model = not {"llm", "resource", "resources"}.isdisjoint(

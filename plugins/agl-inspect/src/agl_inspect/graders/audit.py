@@ -3,7 +3,7 @@
 import asyncio
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from agl.agent.function import FunctionalLitAgent
 from agl.algorithm.base import FastAlgorithm
 from agl.errors import ConfigError
 from agl.types import LLM, AttemptedRollout, Dataset, Failure, PromptTemplate, RolloutConfig
-from agl_inspect.doctor.findings import Finding
+from agl_inspect.doctor.findings import Finding, finding
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
-from agl_inspect.graders.private_files import readable
-from agl_inspect.graders.trial import fit
+from agl_inspect.graders.private_files import fit, readable
 from agl_records.final_rewards import final_reward
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 
@@ -48,8 +47,8 @@ class Audit:
     """What all of them earned, and what that says."""
 
     num_tasks: int
-    paid: list[Paid] = field(default_factory=list[Paid])
-    findings: list[Finding] = field(default_factory=list[Finding])
+    paid: list[Paid]
+    findings: list[Finding]
 
     @property
     def is_sound(self) -> bool:
@@ -88,10 +87,8 @@ def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
         tasks = tasks[:: max(1, len(tasks) // num_tasks)][:num_tasks]
         algorithm = _Answered(checked, tasks, key)
         fit(checked, agent, algorithm)
-        result = Audit(len(tasks), algorithm.paid)
-        result.findings += _findings(algorithm.paid)
-        result.findings += readable(checked, tasks)
-        return result
+        findings = [*_findings(algorithm.paid), *readable(checked, tasks)]
+        return Audit(len(tasks), algorithm.paid, findings)
 
 
 class _Answered(FastAlgorithm):
@@ -160,20 +157,28 @@ def _names_of_models(checked: CheckedConfig) -> list[str]:
     return [str(plan.options.get("resource_name", "main_llm"))]
 
 
-def _findings(paid: Sequence[Paid]) -> list[Finding]:
+def _findings(paid: Sequence[Paid]) -> Iterator[Finding]:
     right = next((one for one in paid if one.answer == "solution"), None)
     wrong = [one for one in paid if one.answer != "solution"]
-    found = [finding for one in paid if (finding := _failing(one)) is not None]
-    means = [one.mean for one in wrong if one.mean is not None]
+    for one in paid:
+        if one.failures:
+            first, total = one.failures[0], len(one.failures) + len(one.rewards) + one.num_without
+            message = (
+                f"{len(one.failures)} of {total} rollouts failed where the model {one.what}; the "
+                f"first ({first.boundary}): {first.type}: {first.message}"
+            )
+            yield finding("warning", f"{one.answer}_fails", message, "answer_fails")
     if all(one.mean is None for one in paid):
         message = "no answer got a reward, so nothing is known of this grader"
-        fix = (
-            "Have the agent return a number, or give it a grader; agl doctor FILE looks at one task"
-        )
-        return [*found, Finding("error", "no_rewards", message, fix)]
-    found += [_unrewarded(one) for one in paid if one.num_without]
+        yield finding("error", "no_rewards", message)
+        return
+    for one in paid:
+        if one.num_without:
+            message = f"{one.num_without} rollouts got no reward where the model {one.what}"
+            yield finding("warning", f"{one.answer}_unrewarded", message, "answer_unrewarded")
+    means = [one.mean for one in wrong if one.mean is not None]
     if not means:
-        return found
+        return
     most = None if right is None else right.mean
     # Without a solution nobody knows what a right answer earns: what is above 0 is pay.
     floor = min(*means, 0.0)
@@ -181,46 +186,16 @@ def _findings(paid: Sequence[Paid]) -> list[Finding]:
     if right is not None and (most is None or most <= floor or most < max(means)):
         what = "gets no reward" if most is None else f"earns {most:.4g} on average"
         message = f"the known solution {what}, a wrong answer {max(means):.4g}"
-        fix = "See how grader and agent read an answer; --solution KEY names where solutions stand"
-        found.append(Finding("error", "solution_not_paid", message, fix))
+        yield finding("error", "solution_not_paid", message)
+    of = "" if most is None else f", the known solution {most:.4g}"
     for one in wrong:
-        earned = one.mean
-        if earned is not None and earned > bar:
-            found.append(_wrong_is_paid(one, earned, most))
+        if (earned := one.mean) is not None and earned > bar:
+            # Guessing earns its share of a choice of few; that of nothing, or of all, is a hole.
+            is_as_good = most is not None and earned >= most / 2
+            is_hole = is_as_good or one.answer not in ("random", "question")
+            message = f"a model that {one.what} earns {earned:.4g} on average{of}"
+            level = "error" if is_hole else "warning"
+            yield finding(level, f"{one.answer}_paid", message, "answer_paid")
     if right is None:
         message = "no task has a known solution, so nobody knows what a right answer earns"
-        fix = "Give tasks 'solution' or 'answer' in their private part, or name it: --solution KEY"
-        found.append(Finding("note", "no_solutions", message, fix))
-    return found
-
-
-def _failing(one: Paid) -> Finding | None:
-    if not one.failures:
-        return None
-    first = one.failures[0]
-    total = len(one.failures) + len(one.rewards) + one.num_without
-    message = (
-        f"{len(one.failures)} of {total} rollouts failed where the model {one.what}; the first "
-        f"({first.boundary}): {first.type}: {first.message}"
-    )
-    fix = "A model gives such answers early in training: agent and grader should give them a reward"
-    return Finding("warning", f"{one.answer}_fails", message, fix)
-
-
-def _unrewarded(one: Paid) -> Finding:
-    message = f"{one.num_without} rollouts got no reward where the model {one.what}"
-    fix = "They train nothing, so that such answers are never said to be wrong: give them a number"
-    return Finding("warning", f"{one.answer}_unrewarded", message, fix)
-
-
-def _wrong_is_paid(one: Paid, earned: float, most: float | None) -> Finding:
-    of = "" if most is None else f", the known solution {most:.4g}"
-    # Guessing earns its share of a choice of few; that of nothing, or of all, is a hole.
-    is_as_good = most is not None and earned >= most / 2
-    level = "error" if is_as_good or one.answer not in ("random", "question") else "warning"
-    message = f"a model that {one.what} earns {earned:.4g} on average{of}"
-    fix = (
-        "Have the grader compare what is asked for, whole, and give nothing where it finds none; "
-        "training would learn this answer"
-    )
-    return Finding(level, f"{one.answer}_paid", message, fix)
+        yield finding("note", "no_solutions", message)

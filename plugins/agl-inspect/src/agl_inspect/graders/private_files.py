@@ -2,15 +2,17 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agl.agent.function import rollout as agent_of
 from agl.algorithm.base import FastAlgorithm
 from agl.errors import AglError
+from agl.plugins.parts import plan_part
+from agl.store.memory import InMemoryLightningStore
+from agl.trainer import Trainer
 from agl.types import LLM, AttemptedRollout, Dataset, private_of, without_private
-from agl_inspect.doctor.findings import Finding
-from agl_inspect.graders.trial import fit
+from agl_inspect.doctor.findings import Finding, finding
 from agl_runs.config.file import CheckedConfig
 
 NUM_FILES, FILE_BYTES = 5000, 2**24
@@ -19,29 +21,38 @@ SHORTEST = 8
 """Characters of a text that is no chance find in a file."""
 
 
-def readable(checked: CheckedConfig, tasks: Sequence[Any]) -> list[Finding]:
+def fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
+    """Run an algorithm with an agent, as the file has it run but for the store and the hooks."""
+    plans = checked.components
+    built = {key: plans[key].build() for key in ("tracer", "gateway", "strategy") if key in plans}
+    gateway = built.pop("gateway", None)
+    needs_one = "algorithm" in plans and getattr(plans["algorithm"].target, "needs_gateway", False)
+    if gateway is None and needs_one:
+        gateway = plan_part("gateway", None, where="gateway").build()
+    options = {"algorithm": algorithm, "llm_proxy": gateway, "max_rollouts": None, "hooks": []}
+    trainer: Trainer = checked.trainer(built, InMemoryLightningStore(), **options)
+    trainer.fit(agent, None)
+
+
+def readable(checked: CheckedConfig, tasks: Sequence[Any]) -> Iterator[Finding]:
     """Whether an agent finds what is private in files that it can read."""
     needles = [texts for task in tasks if (texts := _needles(task))]
     if not needles:
-        return []
-    reader = agent_of(_read_files)
+        return
     algorithm = _Reading(needles)
     try:
-        fit(checked, reader, algorithm)
+        fit(checked, agent_of(_read_files), algorithm)
     except AglError as error:
-        message = f"whether an agent can read what is private is not known: {error}"
-        return [Finding("warning", "not_read", message)]
-    if algorithm.unknown and not algorithm.found:
+        algorithm.found, algorithm.unknown = [], str(error)
+    if algorithm.found:
+        message = (
+            f"an agent can read what is private of {len(algorithm.found)} of {len(needles)} tasks, "
+            f"in {', '.join(sorted({*algorithm.found}))}"
+        )
+        yield finding("warning", "private_readable", message)
+    elif algorithm.unknown:
         message = f"whether an agent can read what is private is not known: {algorithm.unknown}"
-        return [Finding("warning", "not_read", message)]
-    if not algorithm.found:
-        return []
-    message = (
-        f"an agent can read what is private of {len(algorithm.found)} of {len(needles)} tasks, in "
-        f"{', '.join(sorted({*algorithm.found}))}"
-    )
-    fix = "Have nobody else read the file (chmod 600) and wall agents off: isolation: process, hide"
-    return [Finding("warning", "private_readable", message, fix)]
+        yield finding("warning", "not_read", message)
 
 
 class _Reading(FastAlgorithm):
