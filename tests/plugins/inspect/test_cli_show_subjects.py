@@ -15,7 +15,7 @@ from agl_inspect.report.text import summary_text
 from agl_inspect.show import id_lookup, id_queries, run as run_subject
 from agl_inspect.show.id_lookup import find
 from agl_inspect.show.id_queries import Reading, Subject, reading_of, task_id
-from agl_inspect.show.task import show_task, task_text
+from agl_inspect.show.task import show_task, task_lines
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
@@ -181,14 +181,16 @@ async def test_of_a_long_run_whole_steps_and_learning_are_shown(tmp_path, monkey
         for _ in range(4):
             await store.start_rollout("x", mode="train", metadata={"run": "mine", "step": n})
     shown = await run_subject.show_run(store, "mine")
-    text = run_subject.run_text(shown, summary_text(shown.facts, 80, names=LEARNED))
+    learned = summary_text(shown.facts, 80, names=LEARNED)
+    text = "\n".join(run_subject.run_lines(shown, learned))
     rows = [line.split()[:3] for line in text.splitlines() if re.match(r"\d+ +train", line)]
     assert rows == [["4", "train", "4"], ["5", "train", "4"]]  # of step 3 only two were read
     assert "whole steps among the newest 10; those of one step" in text
     assert "0.125 before -> 0.75 after step 5" in text
     assert "0.1 -> 0.5 in training, over 5 steps" in text
     monkeypatch.setattr(run_subject, "MOST", 500)
-    assert "newest" not in run_subject.run_text(await run_subject.show_run(store, "mine"), "")
+    whole = run_subject.run_lines(await run_subject.show_run(store, "mine"), "")
+    assert "newest" not in "\n".join(whole)
     await store.close()
 
 
@@ -278,7 +280,7 @@ def test_beginning_of_an_id_is_looked_for_by_key(tmp_path):
         condition = id_begins(*columns, "ro-1ad1af5a8")
         sql = f"EXPLAIN QUERY PLAN {reading._sql[name]}".replace("{ranges}", condition)
         reading._sql["plan"] = sql
-        plan = " ".join(str(row) for row in reading.ask("plan", {"most": 6}))
+        plan = " ".join(str(row) for row in reading.ask("plan", most=6))
         assert "SCAN" not in plan
 
 
@@ -296,11 +298,11 @@ async def test_what_was_not_looked_at_is_said(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"the store has no .* 'ro-zz'"):
         await find(memory, "ro-zz")  # by its id the contract can be asked
     shown = await show_task(memory, "task")
-    assert f"rollouts the newest 2 of 2 found among {among}" in task_text(shown)
+    assert f"rollouts the newest 2 of 2 found among {among}" in "\n".join(task_lines(shown))
     assert shown.as_json()["looked_at"] == among
     monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 20)
     assert (await find(memory, attempt)).kind == "attempt"
-    assert "newest" not in task_text(await show_task(memory, "task"))
+    assert "newest" not in "\n".join(task_lines(await show_task(memory, "task")))
 
 
 async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(tmp_path, monkeypatch):
@@ -309,7 +311,7 @@ async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(tmp_path,
         assert await reading_of(store).rollouts_of("task") == ids
         monkeypatch.setattr(id_queries, "NEWEST_OF_TASK", 3)
         assert await reading_of(store).rollouts_of("task") == ids[1:]
-        text = task_text(await show_task(store, "task"))
+        text = "\n".join(task_lines(await show_task(store, "task")))
         assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
 
 

@@ -9,14 +9,14 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_inspect.monitor import RewardMonitor, Said, measures, repetition
+from agl_inspect.monitor import RewardMonitor, RolloutAnswers, measures, repetition
 from agl_records.ledger.documents import put_parts
 
 from .traces import add, call_of, ids_of, reward_span
 
 
 def said(*answers, failed=False, reward=1.0, name="r"):
-    return Said(name, answers, failed, reward)
+    return RolloutAnswers(name, answers, failed, reward)
 
 
 def mean_of(signal, said):

@@ -27,9 +27,9 @@ from agl.store.base import LightningStore
 from agl.types import Span
 from agl_http.otlp import response_of, spans_of, status_message
 from agl_http.tokens import token_in
-from agl_inspect.exchange.importer import IMPORTED, Importer
-from agl_inspect.exchange.otlp_json import name_spans
-from agl_inspect.exchange.traces import task_of
+from agl_inspect.exchange.importer import Importer
+from agl_inspect.exchange.otlp import name_spans
+from agl_inspect.exchange.traces import end_trace, error_of
 from agl_records.calls.reader import unread_spans
 from agl_records.calls.sources.unread import by_scope
 
@@ -40,11 +40,9 @@ STOPPED = "the collector stopped before the trace ended"
 
 
 class Collector:
-    """Puts the spans of requests into a store.
+    """Puts the spans of requests into a store, which is closed with the application.
 
-    Args:
-        store: Where to. It is closed with the application.
-        key: The API key that programs give.
+    Programs give ``key`` as their API key.
     """
 
     def __init__(self, store: LightningStore, key: str) -> None:
@@ -132,12 +130,11 @@ class Collector:
     async def _add(self, name: str, spans: list[Span]) -> None:
         """Store what came of a trace, and end its rollout with its root span."""
         importer = self._importer
-        if name not in self._open and importer.ids.get(name, ("", False))[1]:
+        if name not in self._open and importer.has(name):
             logger.warning("trace %s has ended; %d late spans are not kept", name, len(spans))
             return
         if name not in self._open:
-            origin = {"id": name, "from": "agentops"}
-            self._open[name] = await importer.begin(name, input=None, metadata={IMPORTED: origin})
+            self._open[name] = await importer.begin(name, {"from": "agentops"})
         rollout_id, attempt_id = self._open[name]
         ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
         # They come in the order in which they ended; a store numbers them as it gets them.
@@ -146,26 +143,15 @@ class Collector:
         root = next((span for span in spans if span.parent_id is None), None)
         if root is None:
             return
-        own = await importer.store.query_spans(rollout_id, attempt_id)
+        own, task = await end_trace(importer, name, rollout_id, attempt_id, error_of(root))
         for unread in by_scope(unread_spans(own)):
             logger.warning("trace %s: %s", name, unread)
-        task = task_of(own)
-        if task is not None:
-            await importer.store.update_rollout(rollout_id, input=task)
-        error = None
-        if root.status.status_code == "ERROR":
-            error = root.status.description or f"span {root.name!r} has status ERROR"
-        await importer.end(name, rollout_id, attempt_id, error)
         del self._open[name]
         logger.info("trace %s is rollout %s: %s", name, rollout_id, json.dumps(task)[:200])
 
 
 def _named(body: bytes) -> bytes:
-    """The request, in which every span says whose it is; see ``name_spans``.
-
-    Raises:
-        ValueError: It is no OTLP request.
-    """
+    """The request, in which every span says whose it is; a ``ValueError`` for what is none."""
     request = ExportTraceServiceRequest()
     try:
         request.ParseFromString(body)

@@ -24,19 +24,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl.emitter import find_final_reward
+from agl.store.base import LightningStore
 from agl.utils.checks import check_numbers
 from agl_records.calls.reader import model_calls
 from agl_records.final_rewards import FinalReward
 from agl_records.ledger.documents import each_part
+from agl_records.training_data import ModelCall
 from agl_records.types import OF_OTHERS
-
-if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl.store.base import LightningStore
-    from agl_records.training_data import ModelCall
 
 logger = logging.getLogger("agl.inspect")
 
@@ -47,7 +45,7 @@ _SPOKEN = re.compile(r"\b(error|exception|fail\w*|could ?n.t|cannot|unable|probl
 
 
 @dataclass(frozen=True)
-class Said:
+class RolloutAnswers:
     """What of a rollout is looked at."""
 
     rollout_id: str
@@ -67,7 +65,7 @@ def repetition(text: str, n: int) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def measures(said: Sequence[Said], n: int = 4) -> list[dict[str, float]]:
+def measures(said: Sequence[RolloutAnswers], n: int = 4) -> list[dict[str, float]]:
     """Signal -> what each rollout has of it."""
     texts = Counter(one.answers for one in said)
     rewards = [one.reward for one in said if one.reward is not None]
@@ -83,7 +81,7 @@ def measures(said: Sequence[Said], n: int = 4) -> list[dict[str, float]]:
     ]
 
 
-def is_hidden(one: Said, mean: float) -> bool:
+def is_hidden(one: RolloutAnswers, mean: float) -> bool:
     """Whether a tool failed, the last answer does not say so, and the reward is no less for it."""
     last = one.answers[-1] if one.answers else ""
     is_good = one.reward is not None and one.reward >= mean
@@ -131,7 +129,7 @@ class RewardMonitor:
         self._warned: dict[str, int] = {}
         self._store: LightningStore | None = None
 
-    def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+    def on_run_start(self, algorithm: Algorithm, store: LightningStore) -> None:
         self._store, self._steps, self._warned = store, {}, {}
         path = _file(algorithm)
         if path is not None and path.is_file():
@@ -140,7 +138,7 @@ class RewardMonitor:
                 self._steps[one.pop("step")] = one
 
     async def on_step_end(
-        self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]
+        self, algorithm: Algorithm, step: int, metrics: Mapping[str, Any]
     ) -> None:
         run, reward = algorithm.get_run(), metrics.get("reward/mean")
         if self._store is None or run is None or reward is None:
@@ -191,14 +189,14 @@ class RewardMonitor:
                 )
         return found
 
-    async def _said(self, run: str, step: int) -> list[Said]:
+    async def _said(self, run: str, step: int) -> list[RolloutAnswers]:
         assert self._store is not None
         of_others: dict[str, set[str]] = {}
         async for part in each_part(self._store, run=run, step=step, lost=False):
             if part.mode == "train" and len(of_others) < self._rollouts:
                 excluded = [one for one in part.excluded if one.reason in _OF_OTHERS]
                 of_others[part.rollout_id] = {one.call_id for one in excluded}
-        said: list[Said] = []
+        said: list[RolloutAnswers] = []
         rollouts = await self._store.query_rollouts(rollout_id_in=list(of_others))
         statuses = {one.rollout_id: one.status for one in rollouts}
         for rollout_id, others in of_others.items():
@@ -208,7 +206,7 @@ class RewardMonitor:
                 answers = tuple(str((call.response or {}).get("content") or "") for call in calls)
                 failed = any(map(_tool_failed, calls))
                 given = FinalReward.of(statuses[rollout_id], find_final_reward(spans))
-                said.append(Said(rollout_id, answers, failed, given.reward))
+                said.append(RolloutAnswers(rollout_id, answers, failed, given.reward))
         return said
 
 
@@ -225,7 +223,7 @@ _WORSE = {
 """What becomes worse -> its signal, whether more (1) or less (-1) of it is worse, in words."""
 
 
-def _tool_failed(call: "ModelCall") -> bool:
+def _tool_failed(call: ModelCall) -> bool:
     """Whether the call was told that a tool failed."""
     return any(
         message.get("role") == "tool"
@@ -234,6 +232,6 @@ def _tool_failed(call: "ModelCall") -> bool:
     )
 
 
-def _file(algorithm: "Algorithm") -> Path | None:
+def _file(algorithm: Algorithm) -> Path | None:
     folder = algorithm.get_run_folder()
     return None if folder is None else folder / FILE

@@ -18,9 +18,8 @@ def read_undamaged(
 ) -> T:
     """What ``read`` finds in a store, which is closed; what was left out is told on stderr.
 
-    Args:
-        spans: Whether damaged spans are left out as well. Who reads a reward must not: without the
-            last one an earlier one would count.
+    With ``spans`` damaged spans are left out as well. Who reads a reward must not do that: without
+    the last one an earlier one would count.
     """
     undamaged = _Undamaged(store, PAGED if spans else PAGED - {"query_spans"})
     try:

@@ -8,7 +8,7 @@ from agl.cli.shared import print_json, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.show.id_lookup import attempt_number, find
-from agl_inspect.show.pair import Pair, pair_text, show_pair
+from agl_inspect.show.pair import Pair, pair_lines, show_pair
 from agl_views.tables.stores import open_store, store_options
 
 
@@ -47,4 +47,4 @@ def command(
     if as_json:
         print_json(pair.as_json())
     else:
-        click.echo(pair_text(pair, full=full))
+        click.echo("\n".join(pair_lines(pair, full=full)))

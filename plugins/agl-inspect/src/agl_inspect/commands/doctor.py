@@ -3,6 +3,7 @@
 import logging
 import shutil
 import textwrap
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,21 +13,21 @@ from rich.console import Console
 from agl.cli.shared import note, print_json, print_table
 from agl.utils.logs import setup_module_logging
 from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
+from agl_inspect.doctor.findings import Finding
 from agl_inspect.doctor.grades import USES
 from agl_inspect.doctor.machine import machine
 from agl_inspect.doctor.trial import try_once
+from agl_inspect.figures import number, rounded
 from agl_inspect.graders.audit import Audit, audit
 from agl_runs.config.file import load_config
 
 DEFAULT = Path("agl.yaml")
 
 
-@click.command("doctor")
+@click.command("doctor", context_settings={"show_default": True})
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--task", type=click.IntRange(min=0), default=0, show_default=True, help="Which task, from 0."
-)
+@click.option("--task", type=click.IntRange(min=0), default=0, help="Which task, from 0.")
 @click.option(
     "--tokenizer", help="Folder or name: its chat template is tried on calls without token ids."
 )
@@ -37,7 +38,6 @@ DEFAULT = Path("agl.yaml")
     "--tasks",
     type=click.IntRange(min=1),
     default=10,
-    show_default=True,
     help="With --graders: so many tasks, evenly spread.",
 )
 @click.option(
@@ -97,19 +97,15 @@ def _show_audit(found: Audit, as_json: bool) -> None:
             [
                 one.answer,
                 one.what,
-                str(len(one.rewards) + len(one.failures) + one.num_without),
-                str(len(one.failures) or ""),
-                "" if one.mean is None else f"{one.mean:.4g}",
-                f"{max(one.rewards):.4g}" if one.rewards else "",
+                len(one.rewards) + len(one.failures) + one.num_without,
+                len(one.failures) or "",
+                *rounded([one.mean, max(one.rewards, default=None)]),
             ]
             for one in found.paid
         ]
         print_table(columns, rows)
         click.echo()
-        for finding in found.findings:
-            _say(finding.level, f"{finding.code}: {finding.message}")
-            if finding.fix:
-                _say("", f"-> {finding.fix}")
+        _say_findings(found.findings)
         sound = "can be trained on" if found.is_sound else "would be trained to do something else"
         _say("verdict", f"an agent {sound}, as {found.num_tasks} tasks say")
     click.get_current_context().exit(0 if found.is_sound else 1)
@@ -142,43 +138,38 @@ def _show(diagnosis: Diagnosis) -> None:
         click.echo(f"rewards    {given or 'none'}\n")
     if diagnosis.calls:
         columns = ["call", "agent", "model", "tokens", "grade", "reward", "rule", "row or reason"]
-        print_table(
-            columns,
+        rows = [
             [
-                [
-                    call.call_id,
-                    call.agent_name,
-                    call.model,
-                    f"{call.prompt_tokens or '?'}+{call.response_tokens or '?'}",
-                    call.grade,
-                    "" if call.reward is None else f"{call.reward:.4g}",
-                    f"{call.rule}: {call.credit}" if call.rule else "",
-                    call.excluded or ("" if call.row is None else f"row {call.row}"),
-                ]
-                for call in diagnosis.calls
-            ],
-        )
-        for because in dict.fromkeys(
-            f"{c.grade}: {c.because}" for c in diagnosis.calls if c.because
-        ):
+                *(call.call_id, call.agent_name, call.model),
+                f"{call.prompt_tokens or '?'}+{call.response_tokens or '?'}",
+                *(call.grade, number(call.reward, "")),
+                f"{call.rule}: {call.credit}" if call.rule else "",
+                call.excluded or ("" if call.row is None else f"row {call.row}"),
+            ]
+            for call in diagnosis.calls
+        ]
+        print_table(columns, rows)
+        lacks = [f"{call.grade}: {call.because}" for call in diagnosis.calls if call.because]
+        for because in dict.fromkeys(lacks):
             click.echo(f"not better than {because}")
         click.echo()
-    for finding in diagnosis.findings:
-        _say(finding.level, f"{finding.code}: {finding.message}")
-        if finding.fix:
-            _say("", f"-> {finding.fix}")
+    _say_findings(diagnosis.findings)
     if diagnosis.at_once:
         _say("at once", diagnosis.at_once)
     grades = [call.grade for call in diagnosis.calls]
-    uses = "; ".join(
-        f"{grades.count(letter)} {letter} ({use})"
-        for letter, use in USES.items()
-        if letter in grades
-    )
+    met = {letter: use for letter, use in USES.items() if letter in grades}
+    uses = "; ".join(f"{grades.count(letter)} {letter} ({use})" for letter, use in met.items())
     done = "learned" if diagnosis.learns else "measured"
     verdict = f"something can be {done}" if diagnosis.trainable else f"nothing could be {done}"
     if_ = ", if rewards come to differ" if diagnosis.equal_rewards else ""
     _say("verdict", f"{verdict} by {diagnosis.algorithm!r}{if_}; calls: {uses or 'none'}")
+
+
+def _say_findings(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        _say(finding.level, f"{finding.code}: {finding.message}")
+        if finding.fix:
+            _say("", f"-> {finding.fix}")
 
 
 def _say(name: str, text: str) -> None:

@@ -16,6 +16,7 @@ from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
 from agl.store.queries import each_record
 from agl.utils.text import shorten
+from agl_inspect.figures import mean, number
 from agl_inspect.runs.lookup import find_run
 from agl_runs.config.file import (
     CheckedConfig,
@@ -57,16 +58,10 @@ class Evaluation:
     """The first message of each."""
 
 
-@click.command("eval")
+@click.command("eval", context_settings={"show_default": True})
 @click.argument("target", metavar="FILE|RUN|CHECKPOINT")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--copies",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="How often each task runs.",
-)
+@click.option("--copies", type=click.IntRange(min=1), default=4, help="How often each task runs.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(target: str, overrides: tuple[str, ...], copies: int, as_json: bool) -> None:
     """Run each held-out task several times, and train nothing.
@@ -81,7 +76,8 @@ def command(target: str, overrides: tuple[str, ...], copies: int, as_json: bool)
     file, is_training = _evaluating(target, file, start, copies, overrides)
     run = new_run(file.config)
     folder = run.folder or Path()
-    found = read_and_close(*_run(check_config(file, run_dir=folder), run, folder, is_training))
+    store = _run(check_config(file, run_dir=folder), run, folder, is_training)
+    found = read_and_close(store, lambda store: _read(store, run.run_id or ""))
     _report(found, copies, run, as_json)
     if found.tasks and not any(one.succeeded for one in found.tasks.values()):
         raise RunError("no rollout succeeded")
@@ -117,8 +113,8 @@ def _evaluating(
     if is_training:
         given += [f"algorithm.evaluation.copies={copies}", "algorithm.run_dir=null"]
         # Nothing is trained; a run that has had all its steps must be taken all the same.
-        given += [] if start is None else [f"algorithm.resume_from={json.dumps(start)}"]
-        given += [] if start is None else ["algorithm.steps=1000000000"]
+        if start is not None:
+            given += [f"algorithm.resume_from={json.dumps(start)}", "algorithm.steps=1000000000"]
     else:
         note(f"algorithm {name} is left out: the agent is evaluated as it is")
         given.append(f"algorithm={json.dumps({'type': 'baseline', 'n_epochs': copies})}")
@@ -127,8 +123,8 @@ def _evaluating(
 
 def _run(
     checked: CheckedConfig, run: RunRequest, folder: Path, is_training: bool
-) -> tuple["LightningStore", Any]:
-    """Evaluate; the store, closed, and what reads it."""
+) -> "LightningStore":
+    """Evaluate; the store, closed."""
     from agl.utils.logs import setup_logging
     from agl_runs.files import make_private_folder
 
@@ -148,11 +144,7 @@ def _run(
     store = checked.components["store"].build()
     trainer = checked.trainer(components, store, run=run.run_id, run_dir=folder, max_rollouts=None)
     trainer.fit(checked.agent, tasks if is_training else None, val_dataset=tasks)
-
-    async def read(store: "LightningStore") -> Evaluation:
-        return await _read(store, run.run_id or "")
-
-    return store, read
+    return store
 
 
 def _ends_at_once(algorithm: "Training") -> bool:
@@ -188,9 +180,8 @@ def _report(found: Evaluation, copies: int, run: RunRequest, as_json: bool) -> N
     from agl_learning.collect.pass_at_k import PASSED, over_copies
 
     tasks = list(found.tasks.values())
-    rewards = [reward for one in tasks for reward in one.rewards]
     metrics = {
-        "reward/mean": sum(rewards) / len(rewards) if rewards else None,
+        "reward/mean": mean(reward for one in tasks for reward in one.rewards),
         **over_copies([one.rewards for one in tasks], copies),
         "rollouts": sum(one.rollouts for one in tasks),
         "failed": sum(found.failures.values()),
@@ -209,20 +200,16 @@ def _report(found: Evaluation, copies: int, run: RunRequest, as_json: bool) -> N
         ["task", "rollouts", "failed", "mean reward", "passed"],
         [
             [
-                _short(one.task),
+                shorten(json.dumps(one.task, ensure_ascii=False, default=str), SHOWN),
                 one.rollouts,
                 one.rollouts - one.succeeded or "",
-                f"{sum(one.rewards) / len(one.rewards):.4g}" if one.rewards else "none",
+                number(mean(one.rewards)),
                 sum(reward >= PASSED for reward in one.rewards),
             ]
             for one in tasks
         ],
     )
     for name, value in metrics.items():
-        click.echo(f"{name:12} {'none' if value is None else f'{value:.4g}'}")
-    for cause, number in found.failures.most_common():
-        click.echo(f"failed       {number} x {cause}, as in: {found.examples[cause]}")
-
-
-def _short(task: Any) -> str:
-    return shorten(json.dumps(task, ensure_ascii=False, default=str), SHOWN)
+        click.echo(f"{name:12} {number(value)}")
+    for cause, times in found.failures.most_common():
+        click.echo(f"failed       {times} x {cause}, as in: {found.examples[cause]}")

@@ -2,24 +2,22 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from agl.cli.shared import print_json, read_and_close
-from agl_inspect.show.call import call_text
+from agl.store.base import LightningStore
+from agl_inspect.figures import number
 from agl_inspect.show.id_lookup import rollout_of
+from agl_inspect.show.rollout import call_text
 from agl_runs.finding import find_code, placed
 from agl_runs.store import get_run
 from agl_views.explanations.explanation import Explanation, TokenLine, explain
-from agl_views.explanations.reward_lines import RewardLine, refused_text
+from agl_views.explanations.reward_lines import refused_text
 from agl_views.explanations.token_explanation import why
+from agl_views.explanations.token_parts import Why
 from agl_views.tables.file_store import FileStore
 from agl_views.tables.stores import open_store, store_options
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_views.explanations.token_parts import Why
 
 SHOWN = 5
 """Siblings whose rewards are named."""
@@ -64,7 +62,7 @@ def command(
     if token is None and call is not None and not again:
         raise click.UsageError("--call is about a token; give --token too")
 
-    async def read(store: "LightningStore") -> "tuple[Explanation, Why | None]":
+    async def read(store: LightningStore) -> tuple[Explanation, Why | None]:
         chain = await explain(store, await rollout_of(store, name, accounted=True), step)
         if again and chain.part is not None and chain.part.run is not None:
             run = await get_run(store, chain.part.run)
@@ -101,7 +99,9 @@ def _chain_text(explanation: Explanation) -> str:
     if e.algorithm or e.step is not None:
         account = f"step {e.step} of {e.algorithm}"
     lines = [f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"]
-    lines += [f"reward     {one.value:.4g} ({one.name}), {_at(one)}" for one in e.rewards]
+    for one in e.rewards:
+        at = f"span {one.span_id} (#{one.sequence_id} of attempt {one.attempt_id})"
+        lines.append(f"reward     {one.value:.4g} ({one.name}), {at}")
     if e.token is None:
         if e.refused:
             lines.append(f"reward     {refused_text(e.refused)}")
@@ -109,7 +109,7 @@ def _chain_text(explanation: Explanation) -> str:
             lines.append("reward     none was given")
     if e.siblings:
         shown = [
-            f"{rollout_id} {'no reward' if value is None else f'{value:.4g}'}"
+            f"{rollout_id} {number(value, 'no reward')}"
             for rollout_id, value in list(e.siblings.items())[:SHOWN]
         ]
         more = f" and {len(e.siblings) - SHOWN} more" if len(e.siblings) > SHOWN else ""
@@ -129,24 +129,20 @@ def _chain_text(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _at(reward: RewardLine) -> str:
-    return f"span {reward.span_id} (#{reward.sequence_id} of attempt {reward.attempt_id})"
-
-
 def _token_text(token: TokenLine) -> str:
-    logprob = "unknown" if token.logprob is None else f"{token.logprob:.4g}"
     if not token.sampled:
         return (
             f"token {token.position}    id {token.token_id}: given to the model, not sampled by "
             "it; nothing is learned from it"
         )
     return (
-        f"token {token.position}    id {token.token_id}, log-probability {logprob}, "
+        f"token {token.position}    id {token.token_id}, log-probability "
+        f"{number(token.logprob, 'unknown')}, "
         f"token {token.place} of the answer of call {token.call_id}"
     )
 
 
-def _why_text(found: "Why") -> str:
+def _why_text(found: Why) -> str:
     """A fact per line."""
     lines: list[str] = []
     for one in found.events:
@@ -154,9 +150,8 @@ def _why_text(found: "Why") -> str:
         lines.append(f"event      {one.value:.4g} ({one.name}){by}, span {one.span_id}")
     if found.group is not None:
         for one in found.group.members:
-            told = "no credit" if one.credit is None else f"{one.credit:.4g}"
             out = "" if one.is_counted else f"; left out: {one.left_out}"
-            lines.append(f"member     {one.rollout_id} {told}{out}")
+            lines.append(f"member     {one.rollout_id} {number(one.credit, 'no credit')}{out}")
     total: float | None = 0.0
     for term in found.terms:
         total = None if total is None or term.value is None else total + term.value

@@ -11,8 +11,7 @@ from agl.store.base import LightningStore
 from agl_inspect.exchange.atif import read_atif
 from agl_inspect.exchange.importer import Imported, Importer
 from agl_inspect.exchange.message_lists import beginnings, read_messages
-from agl_inspect.exchange.otlp_events import LoggedEvents
-from agl_inspect.exchange.otlp_json import is_otlp, read_otlp
+from agl_inspect.exchange.otlp import LoggedEvents, is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
 from agl_inspect.exchange.tracer_files import READERS as TRACES, with_rewards
 from agl_inspect.exchange.traces import add_traces

@@ -61,47 +61,35 @@ def command(
 
 def _print(accounts: Accounts) -> None:
     click.echo(steps_text(accounts))
-    excluded = [
-        [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail]
-        for part in accounts.parts
-        for e in part.excluded
-    ]
+    excluded = [one for part in accounts.parts for one in part.excluded]
     if excluded:
         click.echo()
-        print_table(["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"], excluded)
+        rows = [
+            [e.rollout_id, e.attempt_id, e.kind, e.call_id, e.reason, e.detail] for e in excluded
+        ]
+        print_table(["rollout_id", "attempt_id", "kind", "span_id", "reason", "detail"], rows)
     met = {name for _, name in accounts.total}
     for reason, meaning in EXCLUSION_REASONS.items():
         if reason in met:
             note(f"{reason}: {meaning}")
-    unread = [
-        e.detail
-        for part in accounts.parts
-        for e in part.excluded
-        if e.reason == "unrecognised_span"
-    ]
+    unread = [one.detail for one in excluded if one.reason == "unrecognised_span"]
     for remark in (*by_scope(unread), *_remarks(accounts)):
         note(remark)
 
 
 def _remarks(accounts: Accounts) -> list[str]:
     """What to say about that which is in no sum."""
-    said: list[str] = []
-    if accounts.left_out:
-        said.append(
-            f"{accounts.left_out} accounts of earlier steps were not read; --all reads them, "
-            "--step one step"
-        )
-    if accounts.without:
-        said.append(
-            f"{accounts.without} rollouts are in no account: their step did not end, they are "
-            "canaries, or their algorithm keeps no ledger"
-        )
-    if accounts.lost:
-        said.append(
-            f"{accounts.lost} accounts are in no sum: their run was killed, and went on from a "
-            "checkpoint before them"
-        )
-    return said
+    said = {
+        "accounts of earlier steps were not read; --all reads them, --step one step": (
+            accounts.left_out
+        ),
+        "rollouts are in no account: their step did not end, they are canaries, or their algorithm "
+        "keeps no ledger": accounts.without,
+        "accounts are in no sum: their run was killed, and went on from a checkpoint before them": (
+            accounts.lost
+        ),
+    }
+    return [f"{number} {what}" for what, number in said.items() if number]
 
 
 def _as_json(accounts: Accounts) -> dict[str, Any]:

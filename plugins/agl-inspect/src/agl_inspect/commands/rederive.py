@@ -3,28 +3,26 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
 from agl.utils.text import shorten
-from agl_inspect.exchange.deriving import Component, Derivation, How, Reward, start_of
+from agl_inspect.exchange.deriving import Component, Derivation, How, Reward
 from agl_inspect.exchange.writers import open_writer
+from agl_inspect.figures import mean, rounded
 from agl_inspect.runs.comparing import MOST_TASKS
-from agl_inspect.runs.lookup import Where, copy_of_store, find_run, rounded
+from agl_inspect.runs.lookup import Where, copy_of_store, find_run
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id
+from agl_runs.records import Run
 from agl_runs.user_code import put_on_path
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import store_options
-
-if TYPE_CHECKING:
-    from agl_runs.records import Run
 
 RECORDS = "records.jsonl"
 SHOWN = 60
@@ -78,8 +76,7 @@ def command(
     folder = to or default_folder(new_id)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--to: {str(folder)!r} is there already, and not empty")
-    derivation = _derive(run, (path, url), how, mode, new_id, folder)
-    found = _found(derivation, new_id, folder)
+    found = _found(_derive(run, (path, url), how, mode, new_id, folder), new_id, folder)
     if as_json:
         print_json(found)
     else:
@@ -94,13 +91,9 @@ def _component(text: str, where: str) -> Component:
 
 
 def _derive(
-    run: "Run",
-    where: Where,
-    how: How,
-    mode: str | None,
-    new_id: str,
-    folder: Path,
+    run: Run, where: Where, how: How, mode: str | None, new_id: str, folder: Path
 ) -> Derivation:
+    whole_path = str(folder.absolute())
     with copy_of_store(run, where) as (source, place):
         derivation = Derivation(source, run, how, mode)
 
@@ -110,8 +103,7 @@ def _derive(
             store = SqliteLightningStore(folder / STORE, durability="process")
             try:
                 with open_writer(folder / RECORDS, {}) as write:
-                    start = start_of(derivation, new_id, folder, place)
-                    await derivation.write(store, start, write)
+                    await derivation.write(store, new_id, whole_path, place, write)
             finally:
                 await store.close()
                 await source.close()
@@ -139,10 +131,10 @@ def _found(derivation: Derivation, run_id: str, folder: Path) -> dict[str, Any]:
             {
                 "task": one.task,
                 "rollouts": len(one.now),
-                "before": _mean(one.before),
-                "now": _mean(one.now),
-                "credit_before": _mean(one.credits_before),
-                "credit_now": _mean(one.credits),
+                "before": mean(one.before),
+                "now": mean(one.now),
+                "credit_before": mean(one.credits_before),
+                "credit_now": mean(one.credits),
             }
             for one in tasks
         ],
@@ -173,9 +165,3 @@ def _row(one: dict[str, Any]) -> list[Any]:
     difference = None if before is None or now is None else now - before
     numbers = (before, now, difference, one["credit_before"], one["credit_now"])
     return [shorten(task, SHOWN), one["rollouts"], *rounded(numbers)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Of those that there are."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -10,17 +10,16 @@ from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
 from agl.utils.text import shorten
 from agl_inspect.runs.lookup import Where, copy_of_store, file_of, find_run
-from agl_runs.config.file import check_config, load_config, load_config_of_run
+from agl_runs.config.file import ConfigFile, check_config, load_config, load_config_of_run
 from agl_runs.finding import enter
 from agl_runs.folders import CONFIG
 from agl_runs.local_runs import folder_here
+from agl_runs.records import Run
 from agl_runs.replay import replay
 from agl_views.tables.stores import store_options
 
 if TYPE_CHECKING:
-    from agl_learning.trainer.replay_result import Compared, Replay
-    from agl_runs.config.file import ConfigFile
-    from agl_runs.records import Run
+    from agl_learning.trainer.replay_result import Replay
 
 SHOWN = 44
 """Characters of a value in the table; ``--json`` has all."""
@@ -65,7 +64,7 @@ def command(
     click.get_current_context().exit(0 if found.first_difference is None else 1)
 
 
-def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "ConfigFile":
+def _config_of(run: Run, file: Path | None, overrides: tuple[str, ...]) -> ConfigFile:
     if run.derived_from is not None:
         raise ConfigError(
             f"run {run.run_id!r} trained nothing: it was derived from {run.derived_from.run_id!r}. "
@@ -84,7 +83,7 @@ def _config_of(run: "Run", file: Path | None, overrides: tuple[str, ...]) -> "Co
     return config
 
 
-def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Replay":
+def _replay(run: Run, where: Where, step: int, config: ConfigFile) -> "Replay":
     from agl.trainer import Trainer
 
     folder = Path(run.folder or "")
@@ -102,10 +101,12 @@ def _replay(run: "Run", where: Where, step: int, config: "ConfigFile") -> "Repla
 
 
 def _print(replay: "Replay") -> None:
-    print_table(
-        ["", "as it was", "as it is now", ""],
-        [[one.what, _shown(one.before), _shown(one.now), _verdict(one)] for one in replay.compared],
-    )
+    verdicts = {True: "same", False: "DIFFERS", None: ""}
+    rows = [
+        [one.what, _shown(one.before), _shown(one.now), verdicts[one.same]]
+        for one in replay.compared
+    ]
+    print_table(["", "as it was", "as it is now", ""], rows)
     for remark in replay.notes:
         note(remark)
     begun = f"the checkpoint of step {replay.begun_at}" if replay.begun_at else "the beginning"
@@ -121,10 +122,6 @@ def _print(replay: "Replay") -> None:
     click.echo(f"step {replay.step}, trained again from {begun}, differs; first in {first.what}")
     if first.where:
         click.echo(f"  {first.where}")
-
-
-def _verdict(one: "Compared") -> str:
-    return {True: "same", False: "DIFFERS", None: ""}[one.same]
 
 
 def _shown(value: Any) -> str:

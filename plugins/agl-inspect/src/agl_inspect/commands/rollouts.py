@@ -1,6 +1,5 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -73,11 +72,10 @@ def command(
         raise click.UsageError(f"--all and --last {last} say two things; give one")
     most = None if show_all else last or LAST
     limits = (reward_below, reward_above, cast(Any, sort), most, reverse)
-    wanted = Wanted(chosen, mode, None, step, task, *limits)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         run = None if run_id is None else one_of(await query_runs(store), run_id).run_id
-        found = await listed(store, replace(wanted, run=run))
+        found = await listed(store, Wanted(chosen, mode, run, step, task, *limits))
         rows = [await _row(store, rollout) for rollout in reversed(found.rollouts)]
         return rows, found
 

@@ -7,6 +7,7 @@ import click
 
 from agl.cli.shared import note, print_json, print_table
 from agl.types import RolloutMode
+from agl_inspect.figures import rounded
 from agl_inspect.report.text import near
 from agl_inspect.runs.comparing import MOST_TASKS, OfStep, compared, print_comparison
 from agl_inspect.runs.lookup import (
@@ -17,7 +18,6 @@ from agl_inspect.runs.lookup import (
     folder_of,
     print_run,
     read_store_of,
-    rounded,
     runs_of_store,
     when,
 )

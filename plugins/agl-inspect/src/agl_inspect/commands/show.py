@@ -1,6 +1,7 @@
 """``agl show``: a rollout, an attempt, a model call, a span, a task or a run as people read it."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from agl.store.base import LightningStore
 from agl_inspect.readable import read_undamaged
 from agl_inspect.show.id_lookup import attempt_number, find, newest
 from agl_inspect.show.id_queries import Subject
-from agl_inspect.show.rollout import MOST_CALLS, as_text
+from agl_inspect.show.rollout import MOST_CALLS, rollout_lines, show_span, span_lines
 from agl_views.explanations.rollout_view import show
 from agl_views.explanations.trace_reader import Part
 from agl_views.tables.stores import open_store, store_options
@@ -55,50 +56,42 @@ def command(
     one rollout. Without ID it is the newest rollout that failed, else the newest.
     """
 
-    async def read(store: LightningStore) -> tuple[Subject, Any, str]:
+    async def read(store: LightningStore) -> tuple[Subject, Any, Iterator[str]]:
         if name is None:
             subject, which = await newest(store)
             note(f"{subject.name}, {which}")
         else:
             subject = await find(store, name)
         given = {"--attempt": attempt, "--step": step, "--tokens": tokens, "--full": full}
-        _check_options(
-            subject, [option for option, value in given.items() if value not in (None, False)]
-        )
+        has = OPTIONS[subject.kind]
+        if wrong := [one for one in given if given[one] not in (None, False) and one not in has]:
+            others = f"; it has {', '.join(has)}" if has else ""
+            raise ConfigError(f"{', '.join(wrong)} does not go with {subject.text}{others}")
         match subject.kind:
             case "span":
-                from agl_inspect.show.call import show_span, span_text
-
                 ids = subject.rollout_id, subject.attempt_id, subject.span_id
                 span = await show_span(store, *ids, step)
-                return subject, span, span_text(span, tokens=tokens, full=full)
+                return subject, span, span_lines(span, tokens=tokens, full=full)
             case "task":
-                from agl_inspect.show.task import show_task, task_text
+                from agl_inspect.show.task import show_task, task_lines
 
                 task = await show_task(store, subject.task)
-                return subject, task, task_text(task, full=full)
+                return subject, task, task_lines(task, full=full)
             case "run":
                 from agl_inspect.report.text import summary_text
-                from agl_inspect.show.run import run_text, show_run
+                from agl_inspect.show.run import run_lines, show_run
 
                 run = await show_run(store, subject.name)
                 width = shutil.get_terminal_size().columns
-                return subject, run, run_text(run, summary_text(run.facts, width, names=LEARNED))
+                return subject, run, run_lines(run, summary_text(run.facts, width, names=LEARNED))
             case _:
                 number = attempt or await attempt_number(store, subject)
                 part = None if full else Part(most=MOST_CALLS)
                 shown = await show(store, subject.rollout_id, number, step, read=part)
-                return subject, shown, as_text(shown, tokens=tokens, full=full)
+                return subject, shown, rollout_lines(shown, tokens=tokens, full=full)
 
-    subject, shown, text = read_undamaged(open_store(path, url), read)
+    subject, shown, lines = read_undamaged(open_store(path, url), read)
     if as_json:
         print_json({"kind": subject.kind, **shown.as_json()})
     else:
-        click.echo(text)
-
-
-def _check_options(subject: Subject, given: list[str]) -> None:
-    has = OPTIONS[subject.kind]
-    if wrong := [option for option in given if option not in has]:
-        others = f"; it has {', '.join(has)}" if has else ""
-        raise ConfigError(f"{', '.join(wrong)} does not go with {subject.text}{others}")
+        click.echo("\n".join(lines))

@@ -1,6 +1,6 @@
 """From a trial to findings: what could be learned, what could not, why, and what to do."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,15 +55,15 @@ class Diagnosis:
 def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     """Look at what came of a trial.
 
-    Args:
-        trial: The trial.
-        tokenizer: Whose chat template is tried on calls without token ids, and which says what
-            those of others mean; see ``find_tokenizer``.
+    The chat template of the tokenizer (see ``find_tokenizer``) is tried on calls without token ids,
+    and it says what those of others mean.
     """
     if trial.rollout is None:
         return Diagnosis(trial.algorithm, "C", findings=[nothing_ran(trial)])
     attempt = trial.attempts[-1]
-    rows = _rows(trial)
+    rows = None  # what the algorithm would get, where that is rows
+    if isinstance(trial.adapter, RowsAdapter):
+        rows = trial.adapter.adapt(trial.spans, attempts=trial.attempts, model=trial.model)
     result = Diagnosis(trial.algorithm, "C" if rows is None else "A", learns=trial.learns)
     result.rollout = {
         "input": trial.rollout.input,
@@ -79,7 +79,11 @@ def diagnose(trial: Trial, tokenizer: str | None = None) -> Diagnosis:
     # Without rows, credit still tells which call a reward would reach.
     account = rows if rows is not None else rows_adapter().adapt(own, attempts=trial.attempts)
     records = recorded_parts(own)
-    found = _tokenizer(records, tokenizer, trial.options, rows is not None)
+    # Loading one takes seconds, and calls whose tokens are not trained need none if they have some.
+    if rows is None and all(grade(record, "")[0] in "A-" for record in records):
+        found = ""
+    else:
+        found = find_tokenizer(tokenizer, trial.options)
     result.calls = [_graded(record, found, account, rows is not None) for record in records]
     result.trainable = _is_trainable(result, attempt, trial)
     result.findings = [*_findings(trial, result, attempt, account)]
@@ -145,25 +149,6 @@ def _is_trainable(result: Diagnosis, attempt: Attempt, trial: Trial) -> bool:
     is_any = any(call.grade != "-" for call in result.calls)
     is_enough = is_any or not (trial.learns and trial.needs_calls)
     return attempt.status == "succeeded" and is_enough and bool(result.rewards)
-
-
-def _rows(trial: Trial) -> RowSet | None:
-    """What the algorithm would get, where that is rows."""
-    if not isinstance(trial.adapter, RowsAdapter):
-        return None
-    return trial.adapter.adapt(trial.spans, attempts=trial.attempts, model=trial.model)
-
-
-def _tokenizer(
-    records: Sequence[Recorded],
-    tokenizer: str | None,
-    options: Mapping[str, Any],
-    counts_tokens: bool,
-) -> Any:
-    # Loading one takes seconds, and calls whose tokens are not trained need none if they have some.
-    if not counts_tokens and all(grade(record, "")[0] in "A-" for record in records):
-        return ""
-    return find_tokenizer(tokenizer, options)
 
 
 def _graded(record: Recorded, tokenizer: Any, account: RowSet, counts_tokens: bool) -> Graded:

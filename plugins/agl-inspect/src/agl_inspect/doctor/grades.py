@@ -59,7 +59,7 @@ Template = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], object]
 """Writes messages and tools as the text that a model is given; raises for what it cannot."""
 
 
-def grade(record: Recorded, template: "Template | str", tokenizer: Any = None) -> tuple[Grade, str]:
+def grade(record: Recorded, template: Template | str, tokenizer: Any = None) -> tuple[Grade, str]:
     """The grade of a call, and why it is no better.
 
     Args:
@@ -97,15 +97,8 @@ def _lacks(call: ModelCall) -> str | None:
     if call.prompt_token_ids and call.response_token_ids == []:
         return "the answer has no tokens"
     if not call.prompt_token_ids or not call.response_token_ids:
-        which = [
-            name
-            for name, ids in (
-                ("prompt", call.prompt_token_ids),
-                ("answer", call.response_token_ids),
-            )
-            if not ids
-        ]
-        return f"no token ids of the {' and the '.join(which)}"
+        ids = {"prompt": call.prompt_token_ids, "answer": call.response_token_ids}
+        return f"no token ids of the {' and the '.join(name for name in ids if not ids[name])}"
     logprobs = call.response_logprobs or []
     if len(logprobs) != len(call.response_token_ids):
         return f"{len(logprobs)} log-probabilities for {len(call.response_token_ids)} tokens"
@@ -117,10 +110,7 @@ def _lacks(call: ModelCall) -> str | None:
 def find_tokenizer(tokenizer: str | None, options: Mapping[str, Any]) -> Any:
     """The tokenizer of the model that is trained, or a sentence why none is known.
 
-    Args:
-        tokenizer: A folder or name that transformers can load.
-        options: Of the algorithm; without ``tokenizer`` its option of that name is taken, or its
-            ``model``.
+    It is that of this folder or name; else of the algorithm's option ``tokenizer`` or ``model``.
     """
     source = tokenizer or options.get("tokenizer") or options.get("model")
     if not isinstance(source, str):

@@ -12,7 +12,8 @@ import inspect
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -75,7 +76,6 @@ class Trial:
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     spans: list[Span] = field(default_factory=list[Span])
     takes_model: bool = True
-    """Whether the agent can get a model: no, where it is a function without a parameter for one."""
     num_unattributed: int = 0
     """Calls that came to an address of the gateway which is no rollout's."""
     num_together: int = 0
@@ -95,11 +95,7 @@ class Trial:
 
 
 def try_once(file: ConfigFile, task: int = 0) -> Trial:
-    """Run one rollout.
-
-    Args:
-        file: The configuration; checked as ``agl run`` does.
-        task: Which of the training tasks.
+    """Run one rollout of a training task.
 
     Raises:
         ConfigError: The configuration is wrong, or has no such task; nothing was started.
@@ -130,9 +126,6 @@ class _OfAttempts(Hook):
     """Calls of a hook only what it has for attempts.
 
     A tracker learns of a run when it starts, and would show a trial among those of a team.
-
-    Args:
-        hook: As ``Trainer(hooks=[...])`` takes it.
     """
 
     def __init__(self, hook: object) -> None:
@@ -169,32 +162,28 @@ class _Few(LitAgentRunner[Any]):
         end.set()
 
 
-class _Holds(logging.Filter):
-    """Takes what asyncio logs of an agent that holds the event loop; the findings say it."""
+@contextmanager
+def _measuring_holds(trial: Trial) -> Generator[None]:
+    """Take what asyncio logs of an agent that holds the event loop; the findings say it."""
 
-    def __init__(self, trial: Trial) -> None:
-        super().__init__()
-        self._trial = trial
-
-    def __enter__(self) -> None:
-        self._before = os.environ.get("PYTHONASYNCIODEBUG")
-        os.environ["PYTHONASYNCIODEBUG"] = "1"  # loops that are made from now on measure it
-        logging.getLogger("asyncio").addFilter(self)
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("asyncio").removeFilter(self)
-        if self._before is None:
-            del os.environ["PYTHONASYNCIODEBUG"]
-        else:
-            os.environ["PYTHONASYNCIODEBUG"] = self._before
-
-    def filter(self, record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         if not record.msg.startswith("Executing"):
             return True
         what, seconds = cast("tuple[str, float]", record.args)
-        if "AgentCall." in what and seconds > max(HELD_SECONDS, self._trial.held):
-            self._trial.held = seconds
+        if "AgentCall." in what and seconds > max(HELD_SECONDS, trial.held):
+            trial.held = seconds
         return False
+
+    before = os.environ.get("PYTHONASYNCIODEBUG")
+    os.environ["PYTHONASYNCIODEBUG"] = "1"  # loops that are made from now on measure it
+    logging.getLogger("asyncio").addFilter(is_other)
+    try:
+        yield
+    finally:
+        logging.getLogger("asyncio").removeFilter(is_other)
+        del os.environ["PYTHONASYNCIODEBUG"]
+        if before is not None:
+            os.environ["PYTHONASYNCIODEBUG"] = before
 
 
 def _run(
@@ -202,10 +191,10 @@ def _run(
 ) -> Trial:
     plans = checked.components
     plan = plans.get("algorithm")
-    skips_evaluation = val is None and checked.val is not None
-    algorithm: Algorithm = (
-        _for_trial(plan, folder, skips_evaluation).build() if plan else Baseline()
-    )
+    algorithm: Algorithm = Baseline()
+    if plan:
+        skips_evaluation = val is None and checked.val is not None
+        algorithm = _for_trial(plan, folder, skips_evaluation).build()
     name = plan.component.name if plan and plan.component else type(algorithm).__name__
     trial = Trial(
         name,
@@ -213,6 +202,7 @@ def _run(
         learns=not isinstance(algorithm, Baseline),
         needs_calls=PromptTemplate not in (algorithm.publishes or ()),
         has_train=train is not None,
+        takes_model=takes_model(checked.agent),
         shares_process=_shares_process(checked),
     )
 
@@ -229,12 +219,8 @@ def _run(
         llm_proxy=built.get("gateway"),
         hooks=[_OfAttempts(hook) for hook in checked.hooks],
     )
-    if isinstance(checked.agent, FunctionalLitAgent):
-        trial.takes_model = not {"llm", "resource", "resources"}.isdisjoint(
-            {slot.kind for slot in checked.agent.injector.slots}
-        )
     try:
-        with _Holds(trial):
+        with _measuring_holds(trial):
             trainer.fit(checked.agent, train, val_dataset=val)
     except AglError as error:
         trial.error = str(error)
@@ -246,6 +232,14 @@ def _run(
     except AglError as error:
         trial.error = trial.error or str(error)
     return trial
+
+
+def takes_model(agent: object) -> bool:
+    """Whether an agent can get a model: no, if it is a function without a parameter for one."""
+    kinds = {"llm", "resource", "resources"}
+    return not isinstance(agent, FunctionalLitAgent) or any(
+        slot.kind in kinds for slot in agent.injector.slots
+    )
 
 
 def _shares_process(checked: CheckedConfig) -> bool:
@@ -266,12 +260,10 @@ def _for_trial(
     takes = {option.name for option in options}
     # A bar for steps that never come would stand between the findings.
     here = {"run_dir": str(folder / "algorithm"), "show_progress": False}
-    given = {
-        name: value
-        for name, value in plan.options.items()
-        if not (skips_evaluation and name == "evaluation")
-    }
-    return replace(plan, options={**given, **{name: here[name] for name in takes & here.keys()}})
+    given = {**plan.options, **{name: here[name] for name in takes & here.keys()}}
+    if skips_evaluation:
+        given.pop("evaluation", None)
+    return replace(plan, options=given)
 
 
 async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> None:

@@ -15,7 +15,7 @@ from agl.errors import ConfigError
 from agl_inspect.exchange.message_lists import records_of_calls
 from agl_inspect.exchange.reading import Said, threads, tools_of
 from agl_inspect.exchange.recorded import (
-    Record,
+    FileRecord,
     as_object,
     errors_at,
     objects_of,
@@ -36,7 +36,7 @@ _METRICS = {
 _SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
-def read_atif(path: Path) -> Iterator[Record]:
+def read_atif(path: Path) -> Iterator[tuple[str, FileRecord]]:
     """Trajectories, each with those of its sub-agents.
 
     Raises:

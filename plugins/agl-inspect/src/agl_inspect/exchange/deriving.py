@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, cast
 
 from pydantic_core import to_jsonable_python
@@ -25,11 +24,10 @@ from agl.store.queries import each_record
 from agl.types import GradeResult, Rollout, Span, private_of
 from agl.types.records import without_private
 from agl.utils.rewards import reward_problem
-from agl_inspect.exchange.reading import JUDGES, Read, read_rollout
+from agl_inspect.exchange.reading import JUDGES, ReadRollout, read_rollout
 from agl_inspect.exchange.records import row_record
 from agl_inspect.exchange.writers import Write
 from agl_learning.collect.task_order import digest
-from agl_records.credit import CreditRule
 from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import RowsAdapter
 from agl_runs.description import installed_versions
@@ -45,15 +43,12 @@ DERIVED: Final = "derived_from"
 
 
 class Reward:
-    """A function that says what a rollout was worth, from what was recorded of it.
+    """A function, as ``module:function``, that says what a rollout was worth, as it was recorded.
 
     It gets what it names among its parameters: ``task`` (without ``private``), ``private``,
     ``messages`` (the last call's conversation with its answer; none without a call), ``spans`` (of
     the attempt that counts), ``rollout``, and ``reward`` (the one that it had, or None). It may be
     a coroutine function, and gives a number, several by name with the primary one first, or None.
-
-    Args:
-        path: ``module:function``.
 
     Raises:
         ConfigError: There is no such function, or it names something else.
@@ -68,18 +63,13 @@ class Reward:
             raise ConfigError(f"--reward: {path!r} is no function")
         parameters = inspect.signature(self.function).parameters
         self._names = [name for name in parameters if name in self.TAKES]
-        unknown = [
-            name
-            for name, one in parameters.items()
-            if name not in self.TAKES
-            and one.default is one.empty
-            and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-        ]
-        if unknown:
-            raise ConfigError(
-                f"--reward: {path!r} has the parameter {unknown[0]!r}; a reward function may take "
-                f"{', '.join(self.TAKES)}"
-            )
+        for name, one in parameters.items():
+            is_open = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            if name not in self.TAKES and one.default is one.empty and not is_open:
+                raise ConfigError(
+                    f"--reward: {path!r} has the parameter {name!r}; a reward function may take "
+                    f"{', '.join(self.TAKES)}"
+                )
 
     @cached_property
     def digest(self) -> str | None:
@@ -87,7 +77,7 @@ class Reward:
         file = source_file(self.function)
         return digest_of(file) if file else None
 
-    async def of(self, read: Read) -> dict[str, Any] | None:
+    async def of(self, read: ReadRollout) -> dict[str, Any] | None:
         """Attributes of the reward of a rollout; None where it has none."""
         given = {
             "task": without_private(read.rollout.input),
@@ -203,23 +193,36 @@ class Derivation:
                 f"first, {first!r}: {why}"
             )
 
-    async def write(self, store: LightningStore, start: RunStart, write: Write) -> None:
-        """Fill the store of the derived run, and write what the adapter makes of it.
+    async def write(
+        self, store: LightningStore, run_id: str, folder: str, place: str, write: Write
+    ) -> None:
+        """Fill the empty store of the derived run, and write what the adapter makes of it.
 
         Args:
-            store: Of the derived run; empty.
-            start: Of the derived run.
-            write: Takes the records.
+            store: Of the derived run, as are ``run_id`` and ``folder``.
+            run_id: Its id.
+            folder: Its folder.
+            place: Where the source is.
+            write: Takes a record.
         """
+        start = RunStart(
+            run_id=run_id,
+            algorithm=ALGORITHM,
+            seed=self.run.seed,
+            config={**self.how.written(), "mode": self.mode},
+            code=self.run.code.changed(versions=installed_versions()),
+            folder=folder,
+            datasets=self.run.datasets,
+            derived_from=RunSource(run_id=self.run.run_id, store=place),
+        )
         await begin_run(store, start)
         async for rollout in self._rollouts():
             read = await self._read(rollout)
             if read is None:
                 self.left_out["rollout damaged"] += 1
             else:
-                reward = self._rewards.get(rollout.rollout_id)
-                await self._copy(read, reward, store, start.run_id, write)
-        await end_run(store, start.run_id, 1, "finished")
+                await self._copy(read, store, run_id, write)
+        await end_run(store, run_id, 1, "finished")
 
     async def _rollouts(self) -> AsyncGenerator[Rollout]:
         async for rollout in each_record(self.source.query_rollouts, status_in=["succeeded"]):
@@ -228,21 +231,17 @@ class Derivation:
             if is_own and self.mode in (None, rollout.mode):
                 yield rollout
 
-    async def _read(self, rollout: Rollout) -> Read | None:
+    async def _read(self, rollout: Rollout) -> ReadRollout | None:
         try:
-            return await read_rollout(self.source, rollout, _NO_CREDIT)
+            return await read_rollout(self.source, rollout)
         except DamagedRecordError:
             return None
 
     async def _copy(
-        self,
-        read: Read,
-        reward: dict[str, Any] | None,
-        store: LightningStore,
-        run_id: str,
-        write: Write,
+        self, read: ReadRollout, store: LightningStore, run_id: str, write: Write
     ) -> None:
         old, rewards = read.rollout, self.how.reward
+        reward = self._rewards.get(old.rollout_id)
         problem = self.problems.get(old.rollout_id)
         metadata = {
             **(old.metadata or {}),
@@ -269,7 +268,7 @@ class Derivation:
         await self._account(read, new.rollout_id, store, write)
 
     async def _account(
-        self, read: Read, rollout_id: str, store: LightningStore, write: Write
+        self, read: ReadRollout, rollout_id: str, store: LightningStore, write: Write
     ) -> None:
         key = f"{read.rollout.mode} {digest([read.rollout.input])}"
         task = self.tasks.setdefault(key, TaskRewards(without_private(read.rollout.input)))
@@ -290,8 +289,9 @@ class Derivation:
         adapter = self.how.make
         try:
             if not isinstance(adapter, RowsAdapter):
-                made: Any = adapter.adapt(spans)
-                return [_record(one) for one in (made if isinstance(made, list) else [made])]
+                made: Any = to_jsonable_python(adapter.adapt(spans))
+                listed = made if isinstance(made, list) else [made]
+                return [one if isinstance(one, dict) else {"value": one} for one in listed]
             rows = adapter.adapt(spans, attempts=list(attempts))
         except ConfigError:
             raise
@@ -301,42 +301,3 @@ class Derivation:
         self.left_out.update(rows.ledger.reasons())
         task.credits += [credit.reward for row in rows.rows for credit in row.credits]
         return [row_record(row) for row in rows.rows]
-
-
-class _NoCredit(CreditRule):
-    """For reading what was said: nobody asks what it got."""
-
-    def assign(self, calls: Sequence[Any], spans: Sequence[Span]) -> list[Any]:
-        from agl_records.types import Credit
-
-        return [Credit(reward=None) for _ in calls]
-
-
-_NO_CREDIT = _NoCredit()
-
-
-def _record(made: Any) -> dict[str, Any]:
-    value = to_jsonable_python(made)
-    return value if isinstance(value, dict) else {"value": value}
-
-
-def start_of(derivation: Derivation, run_id: str, folder: Path, store: str) -> RunStart:
-    """The record of the derived run, as it is begun.
-
-    Args:
-        derivation: What is derived, and how.
-        run_id: Of the new run.
-        folder: Of the new run.
-        store: Where the source is.
-    """
-    run = derivation.run
-    return RunStart(
-        run_id=run_id,
-        algorithm=ALGORITHM,
-        seed=run.seed,
-        config={**derivation.how.written(), "mode": derivation.mode},
-        code=run.code.changed(versions=installed_versions()),
-        folder=str(folder.absolute()),
-        datasets=run.datasets,
-        derived_from=RunSource(run_id=run.run_id, store=store),
-    )

@@ -20,18 +20,21 @@ from agl.plugins.schema import validate
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
 from agl.store.queries import each_record
-from agl.store.rules import IMPORTED as RESOURCES
+from agl.store.rules import IMPORTED as NEVER_LATEST
 from agl.types import LLM, Attributes, Failure, NamedResources, PromptTemplate, Span, TraceStatus
 from agl.utils.otel import make_link_attributes
 from agl_inspect.exchange.recorded import (
-    Record,
+    FileRecord,
     RecordedCall,
+    RecordedResource,
     RecordedReward,
     RecordedRollout,
     read_records,
 )
 from agl_records.calls.reader import unread_spans
 
+ReadRecords = Callable[[Path], Iterator[tuple[str, FileRecord]]]
+"""Reads the records of a file, each with where it stands."""
 AT_ONCE = 64
 """Rollouts that are written at the same time."""
 IMPORTED = "imported"
@@ -56,15 +59,11 @@ class Imported:
 
 @dataclass
 class Importer:
-    """Puts files into a store.
-
-    Args:
-        store: Where to.
-        progress: Called after each batch with what was done so far.
-    """
+    """Puts files into a store."""
 
     store: LightningStore
     progress: Callable[[Imported], None] = lambda done: None
+    """Called after each batch with what was done so far."""
     done: Imported = field(default_factory=Imported)
     ids: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])
     """Id elsewhere -> (id in the store, whether it has ended there)."""
@@ -76,14 +75,12 @@ class Importer:
             if isinstance(origin, dict) and "id" in origin:
                 self.ids[origin["id"]] = (rollout.rollout_id, rollout.status in FINAL)
 
-    async def add(
-        self, path: Path, read: Callable[[Path], Iterator[Record]] = read_records
-    ) -> None:
-        """Import a file; all of it is checked before anything is written.
+    def has(self, given_id: str) -> bool:
+        """Whether a rollout of elsewhere has ended in the store."""
+        return self.ids.get(given_id, ("", False))[1]
 
-        Args:
-            path: The file.
-            read: Reads its records.
+    async def add(self, path: Path, read: ReadRecords = read_records) -> None:
+        """Import a file; all of it is checked before anything is written.
 
         Raises:
             ConfigError: Something in it is wrong; nothing of it was written.
@@ -97,7 +94,8 @@ class Importer:
                 )
         unnamed, new = None, dict[str, NamedResources]()
         for given_id, named in resources.items():
-            resources_id = imported_id(given_id or f"rs-{_id('resources', str(named))}")
+            own_id = given_id or f"rs-{_id('resources', str(named))}"
+            resources_id = f"{NEVER_LATEST}{own_id}"
             unnamed = unnamed or (None if given_id else resources_id)
             stored = await self.store.get_resources_by_id(resources_id)
             if stored is None:
@@ -110,40 +108,36 @@ class Importer:
         for resources_id, named in new.items():
             await self.store.update_resources(resources_id, named)
             self.done.resources += 1
-        records = (record for record in read(path) if record.kind == "rollout")
-        while batch := list(itertools.islice(records, AT_ONCE)):
-            rollouts = [record.rollout() for record in batch]
+        rollouts = (one for _, one in read(path) if isinstance(one, RecordedRollout))
+        while batch := list(itertools.islice(rollouts, AT_ONCE)):
             await asyncio.gather(
-                *(self._add(one, rewards.get(one.id, []), unnamed, path) for one in rollouts)
+                *(self._add(one, rewards.get(one.id, []), unnamed, path) for one in batch)
             )
             self.progress(self.done)
         for rollout_id in rewards.keys() - own:
             await self._reward(rollout_id, rewards[rollout_id])
 
     def _check(
-        self, path: Path, read: Callable[[Path], Iterator[Record]]
+        self, path: Path, read: ReadRecords
     ) -> tuple[dict[str, list[RecordedReward]], "dict[str | None, NamedResources]", set[str]]:
         """Read all, keep rewards, resources and the ids of rollouts."""
         rewards: defaultdict[str, list[RecordedReward]] = defaultdict(list)
         resources: dict[str | None, NamedResources] = {}
         wanted: dict[str, str] = {}
         own: dict[str, int] = {}
-        for record in read(path):
-            match record.kind:
-                case "rollout":
-                    rollout = record.rollout()
-                    if rollout.id in own:
-                        raise ConfigError(f"{record.where}: rollout {rollout.id!r} stands twice")
-                    own[rollout.id] = len(list(calls_of(rollout)))
-                    if rollout.resources_id is not None:
-                        wanted.setdefault(rollout.resources_id, record.where)
-                case "resource":
-                    resource = record.resource()
-                    named = _resources(record, resource.named())
-                    resources[resource.id] = {**resources.get(resource.id, {}), **named}
-                case "reward":
-                    reward = record.reward()
-                    rewards[reward.rollout_id].append(reward)
+        for where, record in read(path):
+            match record:
+                case RecordedRollout():
+                    if record.id in own:
+                        raise ConfigError(f"{where}: rollout {record.id!r} stands twice")
+                    own[record.id] = len(list(calls_of(record)))
+                    if record.resources_id is not None:
+                        wanted.setdefault(record.resources_id, where)
+                case RecordedResource():
+                    named = _resources(where, record.named())
+                    resources[record.id] = {**resources.get(record.id, {}), **named}
+                case RecordedReward():
+                    rewards[record.rollout_id].append(record)
         for resources_id, where in wanted.items():
             if resources_id not in resources:
                 raise ConfigError(
@@ -166,24 +160,23 @@ class Importer:
         unnamed: str | None,
         path: Path,
     ) -> None:
-        """Add a rollout, or what an earlier import did not have of it.
+        """Add a rollout, or the rewards that an earlier import did not have of it.
 
-        Args:
-            one: The rollout.
-            rewards: Its rewards.
-            unnamed: Id of the snapshot of the file's single resources.
-            path: The file.
+        Without resources of its own it has ``unnamed``, those of the file's single resources.
         """
-        if self.ids.get(one.id, ("", False))[1]:
+        if self.has(one.id):
             self.done.known += 1
             await self._reward(one.id, rewards)
             return
+        # The store's own times are those of the import.
+        begun = {} if one.start_time is None else {"start_time": one.start_time}
         rollout_id, attempt_id = await self.begin(
             one.id,
+            {"from": path.name, **begun},
             input=one.input,
             mode=one.mode,
-            resources_id=imported_id(one.resources_id) if one.resources_id else unnamed,
-            metadata={**one.metadata, IMPORTED: _origin(one, path)},
+            resources_id=f"{NEVER_LATEST}{one.resources_id}" if one.resources_id else unnamed,
+            metadata=one.metadata,
         )
         spans = list(_spans(one, rewards, rollout_id, attempt_id))
         await self.store.add_many_spans(spans)
@@ -193,18 +186,28 @@ class Importer:
         self.done.rewards += len(rewards)
         self.done.unread += unread_spans(spans)
 
-    async def begin(self, given_id: str, **fields: Any) -> tuple[str, str]:
+    async def begin(
+        self,
+        given_id: str,
+        origin: dict[str, Any],
+        *,
+        input: Any = None,
+        metadata: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> tuple[str, str]:
         """Ids of the rollout and its attempt in the store.
 
         An import that was interrupted may have left it; spans that are there are skipped.
 
         Args:
             given_id: What it is called elsewhere.
-            fields: Those of ``start_rollout``.
+            origin: Where that is, and when it was.
+            input: As all that follows, for ``start_rollout``.
         """
         known = self.ids.get(given_id)
         if known is None:
-            started = await self.store.start_rollout(**fields)
+            metadata = {**(metadata or {}), IMPORTED: {"id": given_id, **origin}}
+            started = await self.store.start_rollout(input, metadata=metadata, **fields)
             return started.rollout_id, started.attempt.attempt_id
         latest = await self.store.get_latest_attempt(known[0])
         assert latest is not None  # it was started with one
@@ -237,17 +240,6 @@ class Importer:
         ids = {"rollout_id": rollout_id, "attempt_id": attempt.attempt_id, "writer": "algorithm"}
         added = await self.store.add_many_spans([one.model_copy(update=ids) for one in rewards])
         self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
-
-
-def imported_id(given_id: str) -> str:
-    """Id in the store of a snapshot of resources: one that is never the latest."""
-    return f"{RESOURCES}{given_id}"
-
-
-def _origin(one: RecordedRollout, path: Path) -> dict[str, Any]:
-    """Where it comes from, and when it was; the store's own times are those of the import."""
-    begun = {} if one.start_time is None else {"start_time": one.start_time}
-    return {"id": one.id, "from": path.name, **begun}
 
 
 def calls_of(one: RecordedRollout) -> Iterator[RecordedCall]:
@@ -331,22 +323,19 @@ def _reward_spans(
         )
 
 
-def _resources(record: Record, named: dict[str, dict[str, Any]]) -> NamedResources:
-    kinds: dict[str, type[PromptTemplate] | type[LLM]] = {
-        "prompt_template": PromptTemplate,
-        "llm": LLM,
-    }
+def _resources(where: str, named: dict[str, dict[str, Any]]) -> NamedResources:
+    kinds = {"prompt_template": PromptTemplate, "llm": LLM}
     resources: NamedResources = {}
     for name, values in named.items():
         fields = dict(values)
         kind = fields.pop("type", None) or fields.pop("resource_type", None)
         if kind not in kinds:
             raise ConfigError(
-                f"{record.where}: resource {name!r}: type: got {kind!r}, expected one of "
+                f"{where}: resource {name!r}: type: got {kind!r}, expected one of "
                 f"{', '.join(kinds)}"
             )
         model = kinds[kind]
-        resources[name] = model(**validate(model, fields, f"{record.where}: resource {name!r}"))
+        resources[name] = model(**validate(model, fields, f"{where}: resource {name!r}"))
     return resources
 
 

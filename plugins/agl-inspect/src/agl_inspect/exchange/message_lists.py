@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_inspect.exchange.recorded import Record, as_object, objects_of
+from agl_inspect.exchange.recorded import FileRecord, as_object, checked, objects_of
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def read_messages(path: Path) -> Iterator[Record]:
+def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
     """Objects with ``messages``, and perhaps ``tools``, ``reward`` and ``id``.
 
     Raises:
@@ -66,10 +66,10 @@ def _digests(conversation: dict[str, Any]) -> Iterator[bytes]:
 
 def records_of_calls(
     name: str, calls: list[dict[str, Any]], reward: Any, where: str
-) -> Iterator[Record]:
+) -> Iterator[tuple[str, FileRecord]]:
     """A rollout of these calls, whose task is what the first was asked, and its reward."""
     asked = [m for m in (calls[0]["messages"] if calls else ()) if m["role"] == "user"]
     task = asked[-1]["content"] if asked else None
-    yield Record("rollout", {"id": name, "input": task, "calls": calls}, where)
+    yield where, checked("rollout", {"id": name, "input": task, "calls": calls}, where)
     if reward is not None:
-        yield Record("reward", {"rollout_id": name, "value": reward}, where)
+        yield where, checked("reward", {"rollout_id": name, "value": reward}, where)

@@ -52,7 +52,7 @@ class Said:
 
 
 @dataclass
-class Read:
+class ReadRollout:
     """One rollout."""
 
     rollout: Rollout
@@ -71,13 +71,13 @@ class Read:
 async def read_rollout(
     store: LightningStore,
     rollout: Rollout,
-    credit: CreditRule,
+    credit: CreditRule | None = None,
     agent_match: re.Pattern[str] | None = None,
-) -> Read:
-    """Read a rollout; each of its calls is usable as text, or excluded."""
+) -> ReadRollout:
+    """Read a rollout; each of its calls is usable as text, or excluded; ``credit`` rewards them."""
     attempts = list(await store.query_attempts(rollout.rollout_id))
     spans = list(await store.query_spans(rollout.rollout_id))
-    read = Read(rollout, attempts, spans)
+    read = ReadRollout(rollout, attempts, spans)
     groups = by_attempt(spans)
     unused = unused_attempts(groups, attempts)
     for key, own in groups.items():
@@ -93,15 +93,18 @@ async def read_rollout(
 
 
 def _read_used(
-    read: Read,
+    read: ReadRollout,
     records: Sequence[Recorded],
-    credit: CreditRule,
+    credit: CreditRule | None,
     agent_match: re.Pattern[str] | None,
 ) -> None:
     tools = tool_spans_of(read.used_spans)
-    given = credit.assign([record.call for record in records], read.used_spans)
-    check_credits(type(credit).__name__, given, len(records), read.rollout.rollout_id)
-    for record, one in zip(records, given, strict=True):
+    rewards: list[float | None] = [None] * len(records)
+    if credit is not None:
+        given = credit.assign([record.call for record in records], read.used_spans)
+        check_credits(type(credit).__name__, given, len(records), read.rollout.rollout_id)
+        rewards = [one.reward for one in given]
+    for record, reward in zip(records, rewards, strict=True):
         call = record.call
         reason = _why_not(record, agent_match)
         if reason is None and call.choices:
@@ -113,7 +116,7 @@ def _read_used(
             except AdapterError:
                 reason = "malformed_message"
             else:
-                read.said.append(Said(call, chat, one.reward, call.rollout_id))
+                read.said.append(Said(call, chat, reward, call.rollout_id))
         if reason is not None:
             read.exclusions.extend((part.call_id, reason) for part in call.parts())
 

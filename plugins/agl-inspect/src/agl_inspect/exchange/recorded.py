@@ -6,16 +6,16 @@ A ``.jsonl`` file has one object per line with one of the keys ``rollout``, ``re
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO, TypeVar, cast
+from typing import Annotated, Any, Literal, TextIO
 
 from pydantic import AfterValidator, AllowInfNan, ConfigDict, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_snake
 
 from agl.errors import ConfigError
 from agl.plugins.schema import validate
@@ -23,9 +23,7 @@ from agl.types import RolloutMode, Span
 from agl.utils.json_values import parse_json
 from agl.utils.text import clean
 
-T = TypeVar("T")
 Kind = Literal["rollout", "resource", "reward"]
-KINDS: tuple[Kind, ...] = ("rollout", "resource", "reward")
 OTHER_NAMES: dict[Kind, dict[str, str]] = {
     "rollout": {"rollout_id": "id"},
     "resource": {"resources_id": "id", "resource_type": "type"},
@@ -141,59 +139,48 @@ class RecordedReward:
     comment: str | None = None
 
 
-@dataclass(frozen=True)
-class Record:
-    """One record of a file, not yet looked into."""
+FileRecord = RecordedRollout | RecordedResource | RecordedReward
+KINDS: dict[Kind, type[FileRecord]] = {
+    "rollout": RecordedRollout,
+    "resource": RecordedResource,
+    "reward": RecordedReward,
+}
 
-    kind: Kind
-    values: Mapping[str, Any]
-    where: str
-    """What messages about it begin with."""
 
-    def rollout(self) -> RecordedRollout:
-        """It, checked.
+def checked(kind: Kind, values: Mapping[str, Any], where: str) -> FileRecord:
+    """A record of a file.
 
-        Raises:
-            ConfigError: It is no rollout: an unknown key, a wrong type, or calls given twice.
-        """
-        found = self._checked(RecordedRollout)
+    Raises:
+        ConfigError: It has an unknown key, a wrong type, or says something twice; the message
+            begins with ``where``.
+    """
+    try:
+        found = _adapter(kind).validate_python(values)
+    except ValidationError:
+        # It reads the fields' docs out of the source, for its messages: too slow for each line.
+        found = KINDS[kind](**validate(KINDS[kind], values, where))
+    if isinstance(found, RecordedResource) and (found.resources is None) == (found.name is None):
+        raise ConfigError(f"{where}: expected 'resources', or 'name' and 'type'")
+    if isinstance(found, RecordedRollout):
         sources = ("output", "messages", "calls", "spans")
         given = [name for name in sources if getattr(found, name) is not None]
         if len(given) > 1:
-            raise ConfigError(f"{self.where}: {' and '.join(given)} say the same; give one of them")
+            raise ConfigError(f"{where}: {' and '.join(given)} say the same; give one of them")
         if found.output is not None and not isinstance(found.input, str):
             raise ConfigError(
-                f"{self.where}: 'output' needs an 'input' that is the text which the model was "
-                f"given; got {_kind_of(found.input)}. Give 'messages' in its place"
+                f"{where}: 'output' needs an 'input' that is the text which the model was given; "
+                f"got {_kind_of(found.input)}. Give 'messages' in its place"
             )
-        return found
-
-    def resource(self) -> RecordedResource:
-        """It, checked; errors as in ``rollout``."""
-        found = self._checked(RecordedResource)
-        if (found.resources is None) == (found.name is None):
-            raise ConfigError(f"{self.where}: expected 'resources', or 'name' and 'type'")
-        return found
-
-    def reward(self) -> RecordedReward:
-        """It, checked; errors as in ``rollout``."""
-        return self._checked(RecordedReward)
-
-    def _checked(self, kind: type[T]) -> T:
-        try:
-            return _adapter(kind).validate_python(self.values)
-        except ValidationError:
-            # It reads the fields' docs out of the source, for its messages: too slow for each line.
-            return kind(**validate(kind, self.values, self.where))
+    return found
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
+def _adapter(kind: Kind) -> TypeAdapter[FileRecord]:
+    return TypeAdapter(KINDS[kind])
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """The records of a file in its order.
+def read_records(path: Path) -> Iterator[tuple[str, FileRecord]]:
+    """The records of a file in its order, each with where it stands.
 
     Raises:
         ConfigError: It is no such file; the message says in which line.
@@ -211,8 +198,9 @@ def read_records(path: Path) -> Iterator[Record]:
             values = whole.get(f"{kind}s", [])
             if not isinstance(values, list):
                 raise ConfigError(f"{path}: {kind}s: expected a list, got {_kind_of(values)}")
-            for number, value in enumerate(cast("list[Any]", values)):
-                yield _record(kind, value, f"{path}: {kind}s[{number}]")
+            for number, value in enumerate(values):
+                where = f"{path}: {kind}s[{number}]"
+                yield where, _record(kind, value, where)
         return
     for number, line in each_line(path):
         where = f"{path}, line {number}"
@@ -222,7 +210,8 @@ def read_records(path: Path) -> Iterator[Record]:
             raise ConfigError(
                 f"{where}: expected one of the keys {', '.join(KINDS)}; got {sorted(value)}"
             )
-        yield _record(found[0], value[found[0]], f"{where}: {found[0]}")
+        where = f"{where}: {found[0]}"
+        yield where, _record(found[0], value[found[0]], where)
 
 
 def each_line(path: Path) -> Iterator[tuple[int, str]]:
@@ -278,7 +267,7 @@ def as_object(value: Any, where: str) -> dict[str, Any]:
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
-    return cast("dict[str, Any]", value)
+    return value
 
 
 def parse_any(text: str, where: str) -> Any:
@@ -320,23 +309,19 @@ def seconds_of(instant: Any) -> float | None:
     return None if instant is None else unix_seconds(float(instant))
 
 
-def _record(kind: Kind, value: Any, where: str) -> Record:
+def _record(kind: Kind, value: Any, where: str) -> FileRecord:
     names = OTHER_NAMES[kind]
     values = {
         names.get(name, name): item
         for key, item in as_object(value, where).items()
-        for name in [_snake(key)]
+        for name in [to_snake(key)]
     }
     if isinstance(values.get("calls"), list):
         values["calls"] = [
-            {_snake(key): item for key, item in call.items()} if isinstance(call, dict) else call
+            {to_snake(key): item for key, item in call.items()} if isinstance(call, dict) else call
             for call in values["calls"]
         ]
-    return Record(kind, values, where)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+    return checked(kind, values, where)
 
 
 def _kind_of(value: Any) -> str:

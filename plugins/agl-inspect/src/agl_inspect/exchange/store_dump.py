@@ -114,22 +114,22 @@ class _Line:
         """Put it into tables that do not have it."""
         record = self.record
         if isinstance(record, Document):
-            return tables.save_document(record)
-        if isinstance(record, ResourcesUpdate):
+            tables.save_document(record)
+        elif isinstance(record, ResourcesUpdate):
             for version in sorted({1, record.version}):  # a new snapshot is one of version 1
                 tables.save_resources(record.changed(version=version))
-            return None
-        tables.insert_rollout(record, self.key)
-        for attempt in self.attempts:
-            own = [span for span in self.spans if span.attempt_id == attempt.attempt_id]
-            last = max((span.sequence_id for span in own), default=0)
-            place = max(map(place_of_reward, own), default=0)
-            deadline = rules.deadline(attempt, record.config)
-            stored = StoredAttempt(attempt, last + 1, place)
-            tables.insert_attempt(stored, deadline)
-            tables.save_attempt(stored, deadline)
-            tables.insert_spans(attempt.attempt_id, own)
-        return None
+        else:
+            tables.insert_rollout(record, self.key)
+            for attempt in self.attempts:
+                self._put_attempt(tables, attempt, rules.deadline(attempt, record.config))
+
+    def _put_attempt(self, tables: SqliteTables, attempt: Attempt, deadline: float | None) -> None:
+        own = [span for span in self.spans if span.attempt_id == attempt.attempt_id]
+        last = max((span.sequence_id for span in own), default=0)
+        stored = StoredAttempt(attempt, last + 1, max(map(place_of_reward, own), default=0))
+        tables.insert_attempt(stored, deadline)
+        tables.save_attempt(stored, deadline)
+        tables.insert_spans(attempt.attempt_id, own)
 
 
 def _lines(path: Path) -> Iterator[_Line]:

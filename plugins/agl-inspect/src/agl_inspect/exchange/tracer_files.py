@@ -39,23 +39,27 @@ class Score:
     """When that had ended; None if it is not known, or a conversation."""
 
 
-Read = Callable[[Path], Iterator[Span | Score]]
+ReadTraces = Callable[[Path], Iterator[Span | Score]]
 
 
-_Keys = tuple[str, str, str, str, str, str, str]
-"""Where a form has of a span its trace, id, parent, begin, end, status, and what that says."""
-_LANGFUSE: _Keys = (
-    *("traceId", "id", "parentObservationId"),
-    *("startTime", "endTime", "level", "statusMessage"),
+_LANGFUSE = (
+    "traceId",
+    "id",
+    "parentObservationId",
+    "startTime",
+    "endTime",
+    "level",
+    "statusMessage",
 )
-_PHOENIX: _Keys = (
+_PHOENIX = (
     *("context.trace_id", "context.span_id", "parent_id"),
     *("start_time", "end_time", "status_code", "status_message"),
 )
-_MLFLOW: _Keys = (
+_MLFLOW = (
     *("trace_id", "span_id", "parent_span_id"),
     *("start_time_unix_nano", "end_time_unix_nano", "code", "message"),
 )
+"""Where each has of a span its trace, id, parent, begin, end, status, and what that says."""
 _OBSERVATION = {
     "input": "langfuse.observation.input",
     "output": "langfuse.observation.output",
@@ -66,38 +70,29 @@ _OBSERVATION = {
 """Fields of Langfuse's observations -> the attributes that its SDK writes."""
 
 
-def read_langfuse(path: Path) -> Iterator[Span | Score]:
-    """Traces with their observations and scores, or observations alone, as Langfuse gives them.
-
-    Raises:
-        ConfigError: There are no observations.
-    """
-    for where, found in objects_of(path):
-        trace = as_object(found.get("trace", found), where)
-        listed = found.get("observations", trace.get("observations", found.get("data")))
-        if listed is None and "traceId" in found:
-            listed, trace = [found], {}
-        if not isinstance(listed, list):
-            raise ConfigError(
-                f"{where}: expected a trace of Langfuse with 'observations', or an observation "
-                f"with 'traceId'; got the keys {sorted(found)}"
-            )
-        with errors_at(where, "a trace of Langfuse"):
-            session = {"sessionId": trace.get("sessionId")}
-            spans = [_observation({**session, **as_object(one, where)}, where) for one in listed]
-            scores = [
-                _score(
-                    [] if one.get("sessionId") and not one.get("traceId") else spans,
-                    one["name"],
-                    one.get("value"),
-                    one.get("traceId") or one.get("sessionId") or trace["id"],
-                    one.get("observationId"),
-                    one.get("dataType"),
-                )
-                for one in found.get("scores") or trace.get("scores") or ()
-            ]
-        yield from spans
-        yield from scores
+def _langfuse(found: dict[str, Any], where: str) -> Iterator[Span | Score]:
+    """A trace with its observations and scores, or observations alone, as Langfuse gives them."""
+    trace = as_object(found.get("trace", found), where)
+    listed = found.get("observations", trace.get("observations", found.get("data")))
+    if listed is None and "traceId" in found:
+        listed, trace = [found], {}
+    if not isinstance(listed, list):
+        raise ConfigError(
+            f"{where}: expected a trace of Langfuse with 'observations', or an observation "
+            f"with 'traceId'; got the keys {sorted(found)}"
+        )
+    session = {"sessionId": trace.get("sessionId")}
+    spans = [_observation({**session, **as_object(one, where)}, where) for one in listed]
+    yield from spans
+    for one in found.get("scores") or trace.get("scores") or ():
+        yield _score(
+            [] if one.get("sessionId") and not one.get("traceId") else spans,
+            one["name"],
+            one.get("value"),
+            one.get("traceId") or one.get("sessionId") or trace["id"],
+            one.get("observationId"),
+            one.get("dataType"),
+        )
 
 
 def _observation(found: Mapping[str, Any], where: str) -> Span:
@@ -109,20 +104,13 @@ def _observation(found: Mapping[str, Any], where: str) -> Span:
     return _span(found, _LANGFUSE, attributes, where)
 
 
-def read_phoenix(path: Path) -> Iterator[Span]:
-    """Spans as Phoenix's client gives them, or the rows of its data frames.
-
-    Raises:
-        ConfigError: One has no ids.
-    """
-    for where, found in objects_of(path):
-        rows = found["data"] if isinstance(found.get("data"), list) else [found]
-        with errors_at(where, "spans of Phoenix"):
-            spans = [_phoenix(row, where) for row in rows]
-        yield from spans
+def _phoenix(found: dict[str, Any], where: str) -> Iterator[Span]:
+    """A span as Phoenix's client gives it, or the rows of its data frames."""
+    rows = found["data"] if isinstance(found.get("data"), list) else [found]
+    return (_phoenix_span(row, where) for row in rows)
 
 
-def _phoenix(row: Mapping[str, Any], where: str) -> Span:
+def _phoenix_span(row: Mapping[str, Any], where: str) -> Span:
     found = {**row, **{f"context.{k}": v for k, v in (row.get("context") or {}).items()}}
     # A data frame has a column for each attribute.
     prefix = "attributes."
@@ -132,63 +120,58 @@ def _phoenix(row: Mapping[str, Any], where: str) -> Span:
     return _span(found, _PHOENIX, attributes, where)
 
 
-def read_mlflow(path: Path) -> Iterator[Span | Score]:
-    """Traces as MLflow's ``Trace.to_json`` writes them, with their assessments as scores.
-
-    Raises:
-        ConfigError: One has no spans.
-    """
-    for where, found in objects_of(path):
-        spans = (found.get("data") or {}).get("spans")
-        if not isinstance(spans, list):
-            raise ConfigError(
-                f"{where}: expected a trace of MLflow with 'info' and 'data.spans'; got the keys "
-                f"{sorted(found)}"
-            )
-        with errors_at(where, "a trace of MLflow"):
-            info = found.get("info") or {}
-            trace_id = str(info.get("trace_id") or spans[0]["trace_id"])
-            session = (info.get("trace_metadata") or {}).get("mlflow.trace.session")
-            read = [_mlflow(span, trace_id, session, where) for span in spans]
-            scores = [
-                _score(
-                    read,
-                    said["assessment_name"],
-                    said["feedback"].get("value"),
-                    trace_id,
-                    said.get("span_id"),
-                )
-                for said in info.get("assessments") or ()
-                # Another has taken the place of one that is not valid.
-                if said.get("feedback") and said.get("valid") is not False
-            ]
-        yield from read
-        yield from scores
+def _mlflow(found: dict[str, Any], where: str) -> Iterator[Span | Score]:
+    """A trace as MLflow's ``Trace.to_json`` writes it, with its assessments as scores."""
+    listed = (found.get("data") or {}).get("spans")
+    if not isinstance(listed, list):
+        raise ConfigError(
+            f"{where}: expected a trace of MLflow with 'info' and 'data.spans'; got the keys "
+            f"{sorted(found)}"
+        )
+    info = found.get("info") or {}
+    trace_id = str(info.get("trace_id") or listed[0]["trace_id"])
+    session = (info.get("trace_metadata") or {}).get("mlflow.trace.session")
+    spans = [_mlflow_span(span, trace_id, session, where) for span in listed]
+    yield from spans
+    for said in info.get("assessments") or ():
+        # Another has taken the place of one that is not valid.
+        if (feedback := said.get("feedback")) and said.get("valid") is not False:
+            name, value = said["assessment_name"], feedback.get("value")
+            yield _score(spans, name, value, trace_id, said.get("span_id"))
 
 
-def _mlflow(span: Mapping[str, Any], trace_id: str, session: str | None, where: str) -> Span:
+def _mlflow_span(span: Mapping[str, Any], trace_id: str, session: str | None, where: str) -> Span:
     about = {"mlflow.trace.session": session, **(span.get("attributes") or {})}
     found = {**span, **(span.get("status") or {}), "trace_id": trace_id}
     return _span(found, _MLFLOW, to_attributes(_without_none(about)), where)
 
 
-READERS: dict[str, Read] = {
-    "langfuse": read_langfuse,
-    "phoenix": read_phoenix,
-    "mlflow": read_mlflow,
+def _reader(
+    form: str, items: Callable[[dict[str, Any], str], Iterator[Span | Score]]
+) -> ReadTraces:
+    """Reads a file of objects; of one that is wrong nothing, but a ``ConfigError``."""
+
+    def read(path: Path) -> Iterator[Span | Score]:
+        for where, found in objects_of(path):
+            with errors_at(where, form):
+                read_items = list(items(found, where))
+            yield from read_items
+
+    return read
+
+
+READERS: dict[str, ReadTraces] = {
+    "langfuse": _reader("a trace of Langfuse", _langfuse),
+    "phoenix": _reader("spans of Phoenix", _phoenix),
+    "mlflow": _reader("a trace of MLflow", _mlflow),
 }
 
 
-def with_rewards(path: Path, read: Read, name: str | None) -> tuple[ReadSpans, list[str]]:
+def with_rewards(path: Path, read: ReadTraces, name: str | None) -> tuple[ReadSpans, list[str]]:
     """A reader of a file's spans and rewards, and what to say of the scores that are none.
 
     Numbers are rewards if all of the file have one name; booleans, and numbers of several names,
     if it is said which.
-
-    Args:
-        path: The file.
-        read: Reads its spans and scores.
-        name: Of the scores that are rewards; None takes the only one of which there are numbers.
     """
     found = Counter((one.name, one.kind) for one in read(path) if isinstance(one, Score))
     numbers = [named for named, kind in found if kind == "NUMERIC"]
@@ -220,7 +203,9 @@ def with_rewards(path: Path, read: Read, name: str | None) -> tuple[ReadSpans, l
     return spans, remarks
 
 
-def _span(found: Mapping[str, Any], keys: _Keys, attributes: Attributes, where: str) -> Span:
+def _span(
+    found: Mapping[str, Any], keys: Sequence[str], attributes: Attributes, where: str
+) -> Span:
     trace_id, span_id = (_needed(found, name, where) for name in keys[:2])
     parent, begin, end, status, message = (found.get(name) for name in keys[2:])
     failed = str(status).endswith("ERROR")

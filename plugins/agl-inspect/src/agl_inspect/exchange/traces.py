@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from agl.errors import AdapterError, ConfigError
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.otel import extract_links_from_attributes
-from agl_inspect.exchange.importer import IMPORTED, Importer
+from agl_inspect.exchange.importer import Importer
 from agl_records.calls.reader import model_calls, unread_spans
 
 BATCH = 500
@@ -33,16 +32,6 @@ LINK = LightningSpanAttributes.LINK.value
 
 ReadSpans = Callable[[Path], Iterator[Span]]
 """Reads the spans of a file; a ``ConfigError`` for what is none."""
-
-
-@dataclass
-class Trace:
-    """What is known of one rollout of the file."""
-
-    order: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-    """(start, id) of its spans."""
-    error: str | None = None
-    """Of its root span."""
 
 
 def conversations(path: Path, read: ReadSpans, stored: Container[str]) -> dict[str, str]:
@@ -122,29 +111,26 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
         ConfigError: A line is none of its form, or a span cannot be stored; nothing was written.
     """
     spans = joined_spans(path, read, importer.ids)
-    traces: defaultdict[str, Trace] = defaultdict(Trace)
+    starts: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+    errors: dict[str, str | None] = {}
     for span in spans():
-        trace = traces[span.rollout_id]
-        trace.order.append((span.start_time or 0.0, span.span_id))
-        if span.parent_id is None and span.status.status_code == "ERROR":
-            trace.error = span.status.description or f"span {span.name!r} has status ERROR"
+        starts[span.rollout_id].append((span.start_time or 0.0, span.span_id))
+        if span.parent_id is None:
+            errors[span.rollout_id] = error_of(span) or errors.get(span.rollout_id)
     # Files have spans in the order in which they ended; a store numbers them as they began.
     numbers = {
-        rollout_id: {span_id: n for n, (_, span_id) in enumerate(sorted(trace.order), start=1)}
-        for rollout_id, trace in traces.items()
+        rollout_id: {span_id: n for n, (_, span_id) in enumerate(sorted(of_spans), start=1)}
+        for rollout_id, of_spans in starts.items()
     }
     open_ids: dict[str, tuple[str, str]] = {}
     batch: list[Span] = []
     for span in spans():
-        if importer.ids.get(span.rollout_id, ("", False))[1] and span.rollout_id not in open_ids:
+        if importer.has(span.rollout_id) and span.rollout_id not in open_ids:
             if _is_reward(span):
                 await importer.reward_later(span.rollout_id, [span])
             continue
         if span.rollout_id not in open_ids:
-            origin = {"id": span.rollout_id, "from": path.name}
-            open_ids[span.rollout_id] = await importer.begin(
-                span.rollout_id, input=None, metadata={IMPORTED: origin}
-            )
+            open_ids[span.rollout_id] = await importer.begin(span.rollout_id, {"from": path.name})
         rollout_id, attempt_id = open_ids[span.rollout_id]
         number = numbers[span.rollout_id][span.span_id]
         ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": number}
@@ -152,15 +138,30 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
         if len(batch) >= BATCH:
             await _write(importer, batch)
     await _write(importer, batch)
-    importer.done.known += len(traces) - len(open_ids)
-    for name, (rollout_id, attempt_id) in open_ids.items():
-        own = await importer.store.query_spans(rollout_id, attempt_id)
+    importer.done.known += len(starts) - len(open_ids)
+    for name, ids in open_ids.items():
+        own, _ = await end_trace(importer, name, *ids, errors.get(name))
         importer.done.unread += unread_spans(own)
         importer.done.rewards += sum(map(_is_reward, own))
-        task = task_of(own)
-        if task is not None:
-            await importer.store.update_rollout(rollout_id, input=task)
-        await importer.end(name, rollout_id, attempt_id, traces[name].error)
+
+
+def error_of(root: Span) -> str | None:
+    """Why a trace failed, by its root span; None where it did not."""
+    status = root.status
+    is_error = status.status_code == "ERROR"
+    return status.description or f"span {root.name!r} has status ERROR" if is_error else None
+
+
+async def end_trace(
+    importer: Importer, name: str, rollout_id: str, attempt_id: str, error: str | None
+) -> tuple[Sequence[Span], Any]:
+    """End a rollout whose spans are stored, and give it its task; both."""
+    own = await importer.store.query_spans(rollout_id, attempt_id)
+    task = _task_of(own)
+    if task is not None:
+        await importer.store.update_rollout(rollout_id, input=task)
+    await importer.end(name, rollout_id, attempt_id, error)
+    return own, task
 
 
 async def _write(importer: Importer, batch: list[Span]) -> None:
@@ -170,7 +171,7 @@ async def _write(importer: Importer, batch: list[Span]) -> None:
         importer.progress(importer.done)
 
 
-def task_of(spans: Sequence[Span]) -> Any:
+def _task_of(spans: Sequence[Span]) -> Any:
     """What the first model call was asked; None where there is no call."""
     try:
         calls = model_calls(spans)

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from agl.errors import ConfigError, install_line
 
@@ -44,8 +43,8 @@ def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Write
             with part.open("w", encoding="utf-8") as file:
                 yield partial(_write_line, file)
         else:
-            with Parquet(part, columns) as parquet:
-                yield parquet.write
+            with _parquet(part, columns) as write:
+                yield write
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
@@ -55,55 +54,34 @@ def _write_line(file: TextIO, record: Mapping[str, Any]) -> None:
     file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-class Parquet:
-    """Groups of rows of one schema; what has no fixed shape is JSON text in its column.
+@contextlib.contextmanager
+def _parquet(path: Path, columns: Mapping[str, str]) -> Generator[Write]:
+    """Writes groups of rows of one schema; what has no fixed shape is JSON text in its column."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigError(
+            f"{path.with_suffix('')}: writing Parquet needs 'pyarrow', which is not installed. "
+            f"Run: {install_line('agl-inspect[parquet]')}, or write to a .jsonl file"
+        ) from None
+    types = _arrow_types(pyarrow)
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+    batch: list[dict[str, Any]] = []
 
-    Args:
-        path: The file.
-        columns: Name -> kind.
-    """
+    def flush() -> None:
+        if batch:
+            file.write_table(pyarrow.Table.from_pylist(batch, schema))
+            batch.clear()
 
-    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise ConfigError(
-                f"{path.with_suffix('')}: writing Parquet needs 'pyarrow', which is not installed. "
-                f"Run: {install_line('agl-inspect[parquet]')}, or write to a .jsonl file"
-            ) from None
-        types = _arrow_types(pyarrow)
-        self._pyarrow = pyarrow
-        self._columns = columns
-        self._schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
-        self._file = parquet.ParquetWriter(path, self._schema)
-        self._batch: list[dict[str, Any]] = []
+    def write(record: Mapping[str, Any]) -> None:
+        batch.append({name: _cell(record.get(name), kind) for name, kind in columns.items()})
+        if len(batch) >= BATCH:
+            flush()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self._flush()
-        self._file.close()
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Add one row."""
-        self._batch.append(
-            {name: _cell(record.get(name), kind) for name, kind in self._columns.items()}
-        )
-        if len(self._batch) >= BATCH:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._batch:
-            self._file.write_table(self._pyarrow.Table.from_pylist(self._batch, self._schema))
-            self._batch = []
+    with parquet.ParquetWriter(path, schema) as file:
+        yield write
+        flush()
 
 
 def _arrow_types(pyarrow: Any) -> dict[str, Any]:
@@ -130,11 +108,9 @@ _MESSAGE = ("role", "content", "reasoning_content", "name", "tool_call_id", "too
 
 
 def _cell(value: Any, kind: str) -> Any:
-    if value is None:
-        return None
-    if kind == "json":
+    if kind == "json" and value is not None:
         return json.dumps(value, ensure_ascii=False)
-    if kind == "messages":
+    if kind == "messages" and value is not None:
         return [_message(message) for message in value]
     return value
 

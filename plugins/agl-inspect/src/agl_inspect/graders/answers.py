@@ -63,8 +63,7 @@ class _ProbeRequest(ChatRequest):
 class AnswerServer(ModelApp[_ProbeRequest]):
     """Gives the answers of ``WRONG``, and solutions, at an address for each.
 
-    Args:
-        solutions: Of the tasks, in their order; None where a task has none. May grow.
+    ``solutions`` are of the tasks, in their order, with None where a task has none; they may grow.
     """
 
     request_type = _ProbeRequest
@@ -81,10 +80,7 @@ class AnswerServer(ModelApp[_ProbeRequest]):
     ) -> AsyncGenerator[list[LLM]]:
         """The model of each answer (its kind, and the number of its task), while this lasts.
 
-        Args:
-            algorithm: Through whose gateway agents call it, where there is one.
-            name: Of the models at the gateway, but for a number.
-            answers: What is given.
+        Agents call it through the algorithm's gateway, if it has one, by ``name`` and a number.
         """
         server = ServerThread(self)
         server.start()
@@ -134,18 +130,15 @@ class AnswerServer(ModelApp[_ProbeRequest]):
         solution = self._solutions[task]
         known = list(dict.fromkeys(one for one in self._solutions if one is not None))
         said = _text_of(messages[-1].get("content"))
-        if kind == "solution":
-            return solution or ""
-        if kind == "question":
-            return said
-        if kind == "format":
-            return FORMS
-        if kind == "everything":
-            return "\n".join([*known, *COMMON])
-        if kind == "random":
-            others = [one for one in known if one != solution] or said.split() or [""]
-            return random.Random(task).choice(others)
-        return ""
+        others = [one for one in known if one != solution] or said.split() or [""]
+        answers = {
+            "solution": solution or "",
+            "question": said,
+            "format": FORMS,
+            "everything": "\n".join([*known, *COMMON]),
+            "random": random.Random(task).choice(others),
+        }
+        return answers.get(kind, "")
 
 
 def _text_of(content: Any) -> str:

@@ -1,7 +1,6 @@
 """``agl doctor --graders``: answers that must not be paid, for tasks of a configuration."""
 
 import asyncio
-import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from agl.algorithm.base import FastAlgorithm
 from agl.errors import ConfigError
 from agl.types import LLM, AttemptedRollout, Dataset, Failure, PromptTemplate, RolloutConfig
 from agl_inspect.doctor.findings import Finding, finding
+from agl_inspect.doctor.trial import takes_model
+from agl_inspect.figures import mean
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
 from agl_inspect.graders.private_files import fit, readable
 from agl_records.final_rewards import final_reward
@@ -39,7 +40,7 @@ class Paid:
     @property
     def mean(self) -> float | None:
         """Mean reward; None without one."""
-        return statistics.fmean(self.rewards) if self.rewards else None
+        return mean(self.rewards)
 
 
 @dataclass
@@ -63,7 +64,7 @@ def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
     and the store is in memory.
 
     Args:
-        file: The configuration; checked as ``agl run`` does.
+        file: The configuration.
         num_tasks: So many of its tasks, evenly spread.
         key: Where a task has its known solution, see ``solution_of``.
 
@@ -74,9 +75,7 @@ def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
     with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
         checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)
         agent = checked.agent
-        if isinstance(agent, FunctionalLitAgent) and {"llm", "resource", "resources"}.isdisjoint(
-            slot.kind for slot in agent.injector.slots
-        ):
+        if isinstance(agent, FunctionalLitAgent) and not takes_model(agent):
             raise ConfigError(
                 f"agl doctor --graders answers in the place of the agent's model, and agent "
                 f"{agent.injector.name!r} takes none. Give it a parameter llm: agl.LLM"

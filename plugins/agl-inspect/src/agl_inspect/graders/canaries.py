@@ -10,10 +10,12 @@ import logging
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl.errors import InvalidTransitionError
 from agl.plugins.hooks import Hook
+from agl.store.base import LightningStore
 from agl.store.rules import IMPORTED as NEVER_LATEST
 from agl.types import LLM, Rollout
 from agl.utils.checks import check_numbers
@@ -24,10 +26,6 @@ from agl_records.final_rewards import final_rewards
 from agl_records.ledger.documents import each_part
 from agl_runs.records import canary_run
 from agl_runs.rollouts import cancel_leftovers
-
-if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl.store.base import LightningStore
 
 logger = logging.getLogger("agl.inspect")
 
@@ -59,7 +57,7 @@ class Canaries(Hook):
         self._share, self._solution = share, solution
         self._store: LightningStore | None = None
 
-    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+    async def on_run_start(self, algorithm: Algorithm, store: LightningStore) -> None:
         """Begin anew; what an earlier start of the run left is cancelled."""
         self._store, self._models = store, dict[str, LLM]()
         self._run = canary_run((algorithm.get_run() or ("",))[0])
@@ -74,7 +72,7 @@ class Canaries(Hook):
         await cancel_leftovers(store, self._run)
 
     async def on_step_end(
-        self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]
+        self, algorithm: Algorithm, step: int, metrics: Mapping[str, Any]
     ) -> None:
         """Look at those that have ended, and queue the next."""
         run, self._has_steps = algorithm.get_run(), True
@@ -94,7 +92,7 @@ class Canaries(Hook):
             self._due -= 1
             await self._queue(algorithm, one, step)
 
-    async def on_run_end(self, algorithm: "Algorithm", error: BaseException | None) -> None:
+    async def on_run_end(self, algorithm: Algorithm, error: BaseException | None) -> None:
         """Look at those that have ended, and cancel the others."""
         if self._store is None:
             return
@@ -109,7 +107,7 @@ class Canaries(Hook):
             self._store = None
             await self._stack.aclose()
 
-    async def _say_stepless(self, algorithm: "Algorithm") -> None:
+    async def _say_stepless(self, algorithm: Algorithm) -> None:
         """Not of one that was stopped in its first step, or had all in an earlier start."""
         assert self._store is not None
         run = (algorithm.get_run() or ("",))[0]
@@ -118,7 +116,7 @@ class Canaries(Hook):
             name = type(algorithm).__name__
             logger.warning("%s has no steps, so that no canary ran beside it", name)
 
-    async def _queue(self, algorithm: "Algorithm", of: Rollout, step: int) -> None:
+    async def _queue(self, algorithm: Algorithm, of: Rollout, step: int) -> None:
         assert self._store is not None
         if not self._models:
             server = AnswerServer(self._solutions)
@@ -143,7 +141,7 @@ class Canaries(Hook):
         )
         self._open[queued.rollout_id] = (kind, step)
 
-    async def _look(self, algorithm: "Algorithm") -> None:
+    async def _look(self, algorithm: Algorithm) -> None:
         assert self._store is not None
         if not self._open:
             return
@@ -164,7 +162,7 @@ class Canaries(Hook):
                     step, WRONG[kind], final.reward, self._most, rollout_id,
                 )  # fmt: skip
 
-    def _write(self, algorithm: "Algorithm", **line: Any) -> None:
+    def _write(self, algorithm: Algorithm, **line: Any) -> None:
         folder: Path | None = algorithm.get_run_folder()
         try:
             if folder is not None:

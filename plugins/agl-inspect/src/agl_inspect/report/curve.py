@@ -18,14 +18,8 @@ HELD_OUT = "●"
 def text_curve(curve: Points, marks: Points, width: int, height: int = 9) -> list[str]:
     """Draw in characters: the curve as a line of dots, the marks as circles over it.
 
-    Args:
-        curve: May be empty.
-        marks: May be empty.
-        width: Of the lines, in columns, axis and all.
-        height: Of the drawing, in lines.
-
-    Returns:
-        The lines; none where there are not two points to draw.
+    The lines are ``width`` columns wide, axis and all; of the drawing there are ``height``. There
+    are none where there are not two points to draw.
     """
     if len({*curve, *marks}) < 2:
         return []

@@ -21,12 +21,7 @@ CURVE: Final = "reward.svg"
 
 
 async def end_of_run(store: LightningStore, result: RunResult) -> str:
-    """The summary of a run that has ended; its report is written into its folder, if it has one.
-
-    Args:
-        store: Of the run.
-        result: What it came to.
-    """
+    """The summary of a run that has ended; its report is written into its folder, if it has one."""
     facts = await run_facts(store, result=result)
     report = None
     if result.folder is not None:

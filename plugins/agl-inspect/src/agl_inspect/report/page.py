@@ -12,13 +12,13 @@ from importlib.resources import files
 from string import Template
 
 from agl.utils.text import printable
+from agl_inspect.figures import number
 from agl_inspect.report.curve import STYLE, svg_curve
 from agl_inspect.report.text import (
     bias_text,
     counts_text,
     near,
     next_commands,
-    number,
     times_text,
     tokens_text,
     took_text,
@@ -107,7 +107,8 @@ def _curve(facts: RunFacts) -> Iterator[str]:
         yield f"<h2>Reward by step</h2>{drawn}"
     if facts.held_out:
         rows = [[one.step, number(one.reward), one.rollouts or ""] for one in facts.held_out]
-        yield _folded("Held-out evaluations", _table(["after step", "reward", "rollouts"], rows))
+        table = _table(["after step", "reward", "rollouts"], rows)
+        yield f"<details><summary>Held-out evaluations</summary>{table}</details>"
 
 
 def _calls(facts: RunFacts) -> Iterator[str]:
@@ -124,14 +125,8 @@ def _failures(facts: RunFacts) -> Iterator[str]:
         return
     yield "<h2>Why attempts failed</h2>"
     rows = [
-        [
-            f"{cause.number:,}",
-            f"{cause.boundary}: {cause.type}",
-            cause.place,
-            cause.message,
-            cause.rollout_id,
-        ]
-        for cause in facts.result.failures
+        [f"{one.number:,}", f"{one.boundary}: {one.type}", one.place, one.message, one.rollout_id]
+        for one in facts.result.failures
     ]
     if bias := bias_text(facts):
         yield f"<p>Bias: {_text(bias)}</p>"
@@ -151,7 +146,7 @@ def _plots(facts: RunFacts) -> Iterator[str]:
 def _about(facts: RunFacts) -> Iterator[str]:
     result = facts.result
     known = {
-        "folder": None if result.folder is None else result.folder,
+        "folder": result.folder,
         "store": facts.store_path and near(facts.store_path),
         "best checkpoint": facts.best_checkpoint and near(facts.best_checkpoint),
         "newest checkpoint": facts.checkpoint and near(facts.checkpoint),
@@ -165,10 +160,6 @@ def _about(facts: RunFacts) -> Iterator[str]:
     yield _table(None, [[name, value] for name, value in known.items() if value not in (None, "")])
     if commands := next_commands(facts):
         yield f"<h2>Next</h2><pre>{_text(chr(10).join(commands))}</pre>"
-
-
-def _folded(title: str, inside: str) -> str:
-    return f"<details><summary>{_text(title)}</summary>{inside}</details>"
 
 
 def _table(columns: Sequence[str] | None, rows: Iterable[Sequence[object]]) -> str:

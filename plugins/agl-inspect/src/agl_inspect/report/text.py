@@ -11,6 +11,7 @@ from statistics import fmean
 from agl.algorithm.run_result import FailureCause
 from agl.plugins.registry import names_in
 from agl.utils.text import printable
+from agl_inspect.figures import number
 from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_runs.folders import RUNS, STORE
 from agl_views.runs.run_facts import HeldOut, RunFacts
@@ -29,13 +30,9 @@ def summary_text(
     report: Path | None = None,
     names: Collection[str] | None = None,
 ) -> str:
-    """The summary of a run.
+    """The summary of a run: of its entries those with these names, None for all.
 
-    Args:
-        facts: Of the run.
-        width: Columns of the terminal. Words longer than that, as paths may be, stay whole.
-        report: Where the page with more of it lies.
-        names: Of the entries that are wanted; None for all.
+    Words longer than ``width``, as paths may be, stay whole. ``report`` is the page with more.
     """
     lines: list[str] = []
     for name, text in _entries(facts, report):
@@ -57,7 +54,10 @@ def summary_text(
 
 def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
     result = facts.result
-    yield "run", ", ".join(filter(None, [result.run_id, result.algorithm, _how_long(facts)]))
+    took = "" if facts.seconds is None else f" after {took_text(facts)}"
+    starts = len(facts.run.generations) if facts.run else 1
+    how_long = f"{facts.state}{took}{f' in {starts} starts' if starts > 1 else ''}"
+    yield "run", ", ".join(filter(None, [result.run_id, result.algorithm, how_long]))
     if why := why_it_ended(facts):
         yield "because", why
     if facts.held_out:
@@ -74,7 +74,8 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         yield "curve", ""
     yield "rollouts", counts_text(result.rollouts or {}) or "none"
     if facts.calls:
-        yield "calls", calls_text(facts)
+        bins = {"trained": facts.calls_trained, **facts.excluded}
+        yield "calls", f"{facts.calls:,} of models: {counts_text(bins)}"
     if tokens := tokens_text(facts):
         yield "tokens", tokens
     if times := times_text(facts):
@@ -114,12 +115,6 @@ def _curve(facts: RunFacts, width: int) -> list[str]:
     return lines
 
 
-def _how_long(facts: RunFacts) -> str:
-    took = "" if facts.seconds is None else f" after {took_text(facts)}"
-    starts = len(facts.run.generations) if facts.run else 1
-    return f"{facts.state}{took}{f' in {starts} starts' if starts > 1 else ''}"
-
-
 def why_it_ended(facts: RunFacts) -> str:
     """Why it failed or stopped; "" where it did not, and where nobody said."""
     return (facts.run.generations[-1].error or "") if facts.run and facts.run.generations else ""
@@ -146,12 +141,6 @@ def held_out_text(facts: RunFacts) -> str:
 def counts_text(counts: Mapping[str, int]) -> str:
     """Each with its number, as "3 succeeded, 1 failed"."""
     return ", ".join(f"{n:,} {name}" for name, n in counts.items())
-
-
-def calls_text(facts: RunFacts) -> str:
-    """Model calls by bin."""
-    shown = f"{facts.calls:,} of models: {facts.calls_trained:,} trained"
-    return f"{shown}, {counts_text(facts.excluded)}" if facts.excluded else shown
 
 
 def tokens_text(facts: RunFacts) -> str:
@@ -225,11 +214,6 @@ def near(path: str) -> str:
     if not path:
         return ""
     return os.path.relpath(path) if Path(path).absolute().is_relative_to(Path.cwd()) else path
-
-
-def number(value: float | None) -> str:
-    """With four digits."""
-    return "none" if value is None else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:

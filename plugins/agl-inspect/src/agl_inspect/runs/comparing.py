@@ -2,11 +2,13 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from agl.cli.shared import note, print_table
 from agl.store.base import LightningStore
-from agl_inspect.runs.lookup import Where, read_store_of, rounded
+from agl_inspect.figures import mean, rounded
+from agl_inspect.runs.lookup import Where, read_store_of
 from agl_learning.reports.run_metrics import metrics_of
 from agl_records.ledger.documents import each_part
 from agl_runs.differences import flat
@@ -43,20 +45,23 @@ def compared(first: OfStep, second: OfStep, where: Where) -> dict[str, Any]:
         for run, step in (first, second)
     ]
     metrics = [metrics_of(run) for run in runs]
-    both = [task for task in held[0].rewards if task in held[1].rewards]
-    both.sort(key=lambda task: _mean(held[1].rewards[task]) - _mean(held[0].rewards[task]))
+    both = [
+        [task, fmean(held[0].rewards[task]), fmean(held[1].rewards[task])]
+        for task in held[0].rewards
+        if task in held[1].rewards
+    ]
     is_of_steps = first[1] is not None or second[1] is not None
     steps = [] if is_of_steps else sorted({*metrics[0].rewards, *metrics[1].rewards})
     return {
         "runs": [
             run.run_id if step is None else f"{run.run_id}@{step}" for run, step in (first, second)
         ],
-        "options": _differing(*(_about(run) | flat(run.config) for run in runs)),
-        "code": _differing(*(_code(run) for run in runs)),
+        "options": _differing(*map(_about, runs)),
+        "code": _differing(*({**run.code.versions, **run.code.origin} for run in runs)),
         "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
         "totals": _side_by_side(*(_totals(each) for each in held)),
         "unread": [each.unread or None for each in metrics],
-        "tasks": [[task, *(_mean(each.rewards[task]) for each in held)] for task in both],
+        "tasks": sorted(both, key=lambda row: row[2] - row[1]),
     }
 
 
@@ -102,24 +107,16 @@ async def _held(store: LightningStore, run: Run, step: int | None) -> Held:
 
 def _about(run: Run) -> dict[str, Any]:
     data = {f"{name} tasks": each.digest for name, each in run.datasets.items()}
-    return {"seed": run.seed, **data}
-
-
-def _code(run: Run) -> dict[str, Any]:
-    return {**run.code.versions, **run.code.origin}
+    return {"seed": run.seed, **data, **flat(run.config)}
 
 
 def _totals(held: Held) -> dict[str, Any]:
     rewards = [reward for each in held.rewards.values() for reward in each]
     return {
         **{f"rollouts {status}": number for status, number in held.statuses.items()},
-        "mean reward": _mean(rewards) if rewards else None,
+        "mean reward": mean(rewards),
         **{f"calls {name}": number for name, number in held.calls.items() if number},
     }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _side_by_side(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:

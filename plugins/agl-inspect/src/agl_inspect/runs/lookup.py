@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ import click
 from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.store.base import LightningStore
+from agl_inspect.figures import rounded
 from agl_learning.reports.run_metrics import metrics_of
 from agl_runs import store as store_runs
 from agl_runs.differences import flat
@@ -56,10 +57,12 @@ def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Await
     Raises:
         ConfigError: It is not where it was.
     """
+    return read_and_close(_store_of(run, where), read)
+
+
+def _store_of(run: Run, where: Where, *, to_write: bool = False) -> LightningStore:
     path, url = where
-    if url is not None:
-        return read_and_close(open_store(path, url), read)
-    return read_and_close(open_store(file_of(run, path), None), read)
+    return open_store(file_of(run, path) if url is None else path, url, to_write=to_write)
 
 
 @contextmanager
@@ -94,11 +97,6 @@ def file_of(run: Run, path: Path | None) -> Path:
 def when(time: float | None) -> str:
     """A moment, in UTC to the second."""
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-def rounded(row: Iterable[Any]) -> list[Any]:
-    """Cells of a table for people: fractions with four digits."""
-    return [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row]
 
 
 def derived_from(run: Run, known: list[Run]) -> list[str]:
@@ -160,17 +158,11 @@ def delete_run(
     with_folder: bool,
     force: bool,
 ) -> dict[str, int] | None:
-    """Delete a run with what it holds.
+    """Delete a run with what it holds, and say how much that was; None where nobody agreed.
 
     Args:
-        run: Which.
-        where: Its store.
         agree: Told how much it holds; whether to go on.
-        with_folder: Whether its folder goes, too.
         force: Whether also one goes that may run on another machine.
-
-    Returns:
-        How much it was; None where nobody agreed.
 
     Raises:
         ConfigError: It runs, or its folder holds more than it.
@@ -198,10 +190,7 @@ def delete_run(
             await store_runs.end_run(store, run.run_id, number, "died", "its process was gone")
         return await store_runs.delete_run(store, run.run_id)
 
-    path, url = where
-    if url is None:
-        path = file_of(run, path)
-    deleted = read_and_close(open_store(path, url, to_write=True), delete)
+    deleted = read_and_close(_store_of(run, where, to_write=True), delete)
     if deleted is not None and with_folder and run.folder is not None:
         shutil.rmtree(run.folder, ignore_errors=True)
     return deleted

@@ -3,8 +3,6 @@
 Without any, it is the newest rollout that failed, or else the newest.
 """
 
-from collections.abc import Awaitable, Callable
-
 from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
@@ -17,6 +15,8 @@ SHORTEST = 4
 """Letters of a beginning that is looked for among spans and response ids."""
 LONGEST = 1_000
 """Characters of what is looked for; ids are shorter, but that of a task may be anything."""
+NEWEST = 500
+"""Rollouts among which the newest is looked for that an algorithm has accounted for."""
 _LONGEST_NEAR = 24
 """Characters behind ``ro-`` and ``at-``, at most, of a beginning for which near ids are sought."""
 
@@ -73,52 +73,35 @@ async def newest(store: LightningStore) -> tuple[Subject, str]:
     Raises:
         ConfigError: There is none.
     """
-    kinds: list[tuple[list[RolloutStatus] | None, str]] = [
-        (["failed"], "the newest rollout that failed"),
-        (None, "the newest rollout"),
-    ]
-    for statuses, what in kinds:  # a page also counts all that there are, which takes its time
-        found = await store.query_rollouts(status_in=statuses, sort_order="desc", limit=1)
+    for failed in (True, False):  # a page also counts all that there are, which takes its time
+        status_in: list[RolloutStatus] | None = ["failed"] if failed else None
+        found = await store.query_rollouts(status_in=status_in, sort_order="desc", limit=1)
         if len(found):
             rollout_id = found[0].rollout_id
+            what = f"the newest rollout{' that failed' if failed else ''}"
             return Subject("rollout", rollout_id, rollout_id), what
     raise ConfigError("the store has no rollout yet")
 
 
-NEWEST = 500
-"""Rollouts among which the newest is looked for that an algorithm has accounted for."""
-
-
-async def newest_rollout(store: LightningStore, *, accounted: bool = False) -> str:
-    """The id of the newest rollout, or of the newest that an algorithm has accounted for.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    found = await store.query_rollouts(sort_order="desc", limit=NEWEST if accounted else 1)
-    ids = [one.rollout_id for one in found]
-    if not ids:
-        raise ConfigError("the store has no rollout yet")
-    parts = await query_parts(store, rollout_id_in=ids, lost=False) if accounted else ()
-    known = {part.rollout_id for part in parts}
-    return next((one for one in ids if one in known), ids[0])
-
-
 async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool = False) -> str:
-    """The id of the rollout that a name is of, or the beginning of one.
+    """The id of the rollout that a name is of, or the beginning of one: of an attempt, or a span.
 
-    Args:
-        store: Where it is.
-        name: Of a rollout, an attempt or a span; None takes the newest, and says which.
-        accounted: Whether that is the newest that an algorithm has accounted for.
+    Without a name it is the newest, with ``accounted`` the newest that an algorithm has accounted
+    for, and a remark says which.
 
     Raises:
         ConfigError: There is none, or it is the name of something else.
     """
     if name is None:
-        newest = await newest_rollout(store, accounted=accounted)
-        note(f"{newest}, the newest rollout; see agl rollouts for others")
-        return newest
+        newest = await store.query_rollouts(sort_order="desc", limit=NEWEST if accounted else 1)
+        ids = [one.rollout_id for one in newest]
+        if not ids:
+            raise ConfigError("the store has no rollout yet")
+        parts = await query_parts(store, rollout_id_in=ids, lost=False) if accounted else ()
+        known = {part.rollout_id for part in parts}
+        chosen = next((one for one in ids if one in known), ids[0])
+        note(f"{chosen}, the newest rollout; see agl rollouts for others")
+        return chosen
     subject = await find(store, name)
     if not subject.rollout_id:
         raise ConfigError(f"{subject.text} is no rollout. See: agl show {subject.name}")
@@ -157,14 +140,11 @@ async def _within(store: LightningStore, above: Subject, beginning: str) -> list
 
 async def _near(reading: Reading, beginning: str) -> list[str]:
     """What begins as the longest beginning of it that anything has; at least a digit."""
-    bare = beginning.removeprefix("ro-").removeprefix("at-")
-    questions: list[tuple[str, Callable[[str], Awaitable[list[Subject]]]]] = []
-    if not beginning.startswith("at-"):
-        questions.append(("ro-", reading.rollouts))
-    if not beginning.startswith("ro-"):
-        questions.append(("at-", reading.attempts))
-    for length in range(min(len(bare) - 1, _LONGEST_NEAR), 0, -1):
-        for prefix, ask in questions:
-            if found := await ask(f"{prefix}{bare[:length]}"):
+    asks = {"ro-": reading.rollouts, "at-": reading.attempts}
+    if (own := beginning[:3]) in asks:
+        asks, beginning = {own: asks[own]}, beginning[3:]
+    for length in range(min(len(beginning) - 1, _LONGEST_NEAR), 0, -1):
+        for prefix, ask in asks.items():
+            if found := await ask(f"{prefix}{beginning[:length]}"):
                 return [one.name for one in found[:3]]
     return []

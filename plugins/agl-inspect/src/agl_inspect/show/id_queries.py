@@ -84,10 +84,9 @@ def is_named(task: Any, beginning: str, *, whole: bool = False) -> bool:
 
 
 class Reading:
-    """Questions about the beginnings of ids; each answers with ``MOST`` at most, oldest first.
+    """Questions to any store about the beginnings of ids.
 
-    Args:
-        store: Any; they are asked by its contract.
+    Each answers with ``MOST`` at most, oldest first.
     """
 
     def __init__(self, store: LightningStore) -> None:
@@ -173,65 +172,57 @@ class Reading:
 
 
 class FileReading(Reading):
-    """The same of a store's file, in SQL.
-
-    Args:
-        store: Whose file it is.
-        file: It, which may be open.
-    """
+    """The same of a store's file, which may be open, in SQL."""
 
     def __init__(self, store: LightningStore, file: Path) -> None:
         super().__init__(store)
         self._file = file
         self._sql = read_statements("agl_inspect.show", "id_queries.sql")
 
-    def ask(self, name: str, values: dict[str, Any], **parts: str) -> list[tuple[Any, ...]]:
+    def ask(self, name: str, ranges: str = "", **values: Any) -> list[tuple[Any, ...]]:
         """The rows of a statement of ``id_queries.sql``."""
-        sql = self._sql[name]
-        for part, text in parts.items():
-            sql = sql.replace(f"{{{part}}}", text)
+        sql = self._sql[name].replace("{ranges}", ranges)
         with closing(open_to_read(self._file)) as connection:
             return connection.execute(sql, values).fetchall()
 
     async def rollouts(self, beginning: str) -> list[Subject]:
-        condition = id_begins("n", "rollout_id", beginning)
-        rows = self.ask("ids_of_rollouts", {"most": MOST}, ranges=condition)
+        rows = self.ask("ids_of_rollouts", id_begins("n", "rollout_id", beginning), most=MOST)
         return [Subject("rollout", row[0], row[0]) for row in rows]
 
     async def attempts(self, beginning: str) -> list[Subject]:
-        condition = id_begins("t.a", "t.attempt_id", beginning)
-        rows = self.ask("ids_of_attempts", {"most": MOST}, ranges=condition)
+        rows = self.ask("ids_of_attempts", id_begins("t.a", "t.attempt_id", beginning), most=MOST)
         return [Subject("attempt", row[1], row[0], row[1]) for row in rows]
 
     async def spans(self, beginning: str) -> list[Subject]:
         values = {"beginning": beginning, "length": len(beginning), "most": MOST}
-        values["newest"] = NEWEST_ATTEMPTS
-        if self.ask("number_of_attempts", {})[0][0] > NEWEST_ATTEMPTS:
+        if self.ask("number_of_attempts")[0][0] > NEWEST_ATTEMPTS:
             self.note(f"spans of the newest {NEWEST_ATTEMPTS:,} attempts")
-        return [Subject.of_span(*row[:3]) for row in self.ask("spans_by_id", values)]
+        rows = self.ask("spans_by_id", newest=NEWEST_ATTEMPTS, **values)
+        return [Subject.of_span(*row) for row in rows]
 
     async def responses(self, beginning: str) -> list[Subject]:
         response = f'"gen_ai.response.id":"{beginning}'
-        values = {"response": response, "newest": NEWEST_SPANS, "most": MOST}
-        if self.ask("number_of_spans", {})[0][0] > NEWEST_SPANS:
+        if self.ask("number_of_spans")[0][0] > NEWEST_SPANS:
             self.note(f"response ids in the newest {NEWEST_SPANS:,} spans")
-        return [Subject.of_span(*row[:3]) for row in self.ask("spans_by_response", values)]
+        rows = self.ask("spans_by_response", response=response, newest=NEWEST_SPANS, most=MOST)
+        return [Subject.of_span(*row) for row in rows]
 
     async def task(self, name: str) -> list[Subject]:
-        rows = self.ask("one_task_of_each_beginning", {"most": BEGINNINGS})
+        rows = self.ask("one_task_of_each_beginning", most=BEGINNINGS)
         found = (Subject.of_task(one) for one in _valid(rows) if is_named(one, name, whole=True))
         return list(islice(found, 1))
 
     async def tasks(self, beginning: str) -> list[Subject]:
-        rows = self.ask("tasks", {})
+        rows = self.ask("tasks")
         found = (Subject.of_task(one) for one in _valid(rows) if is_named(one, beginning))
         return list(islice(found, MOST))
 
     async def rollouts_of(self, task: Any) -> list[str]:
         from agl.utils.json_values import json_of
 
-        values = {"task": json_of(task, "the task"), "most": NEWEST_OF_TASK + 1}
-        ids = [row[0] for row in self.ask("rollouts_of_task", values)]
+        text = json_of(task, "the task")
+        rows = self.ask("rollouts_of_task", task=text, most=NEWEST_OF_TASK + 1)
+        ids = [row[0] for row in rows]
         if len(ids) > NEWEST_OF_TASK:
             self.note(f"the newest {NEWEST_OF_TASK:,} of this task")
         return ids[:NEWEST_OF_TASK][::-1]

@@ -1,14 +1,14 @@
 """Two rollouts beside each other: where their conversations part, and what each of them earned."""
 
-import statistics
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.utils.text import printable, shorten
+from agl_inspect.figures import mean, rounded
 from agl_inspect.show.id_queries import task_id
 from agl_inspect.show.rollout import cut
 from agl_records.final_rewards import reward_text
@@ -74,14 +74,9 @@ async def show_pair(
     numbers: tuple[int | None, int | None] = (None, None),
     force: bool = False,
 ) -> Pair:
-    """Read two rollouts, or two attempts of one.
+    """Read two rollouts, or two attempts of one; ``force``: also where they are of two tasks.
 
-    Args:
-        store: Where they are.
-        first: Id of one rollout.
-        second: Of the other.
-        numbers: Of their attempts, from 1; None for the last.
-        force: Also where they are of two tasks.
+    ``numbers`` are of their attempts, from 1; None for the last.
 
     Raises:
         ConfigError: They are one and the same, or of two tasks.
@@ -119,8 +114,8 @@ def _figures(shown: Shown) -> dict[str, Any]:
         "attempts": shown.num_attempts,
         "reward": shown.given.reward,
         "reward_on_the_way": shown.given.on_the_way,
-        "credit": _mean([one.reward for one in fates if is_accounted and one.reward is not None]),
-        "advantage": _mean([one.advantage for one in fates if one.advantage is not None]),
+        "credit": mean(one.reward for one in fates if is_accounted),
+        "advantage": mean(one.advantage for one in fates),
         "calls": len(shown.calls),
         "trained": sum(one.excluded is None for one in fates) if is_accounted else None,
         "tokens": sum(len(call.response_token_ids or ()) for call in shown.calls),
@@ -131,16 +126,14 @@ def _figures(shown: Shown) -> dict[str, Any]:
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def pair_lines(pair: Pair, *, full: bool = False) -> Iterator[str]:
+    """For people, of 80 characters."""
+    yield from _figure_lines(pair, full)
+    yield ""
+    yield from _conversations(pair, full)
 
 
-def pair_text(pair: Pair, *, full: bool = False) -> str:
-    """Lines for people, of 80 characters."""
-    return "\n".join(_lines(pair, full))
-
-
-def _lines(pair: Pair, full: bool) -> Iterator[str]:
+def _figure_lines(pair: Pair, full: bool) -> Iterator[str]:
     task = cut(printable(text_of(pair.task)), 10_000 if full else 200)
     yield from textwrap.wrap(f"task {task_id(pair.task)}: {' '.join(task.split())}", WIDTH)
     yield ""
@@ -154,8 +147,6 @@ def _lines(pair: Pair, full: bool) -> Iterator[str]:
         if one["error"]:
             error = " ".join(printable(one["error"]).split())
             yield from textwrap.wrap(f"  {letter} failed: {error}", WIDTH, subsequent_indent="    ")
-    yield ""
-    yield from _conversations(pair, full)
 
 
 def _conversations(pair: Pair, full: bool) -> Iterator[str]:
@@ -193,5 +184,4 @@ def _cell(figures: dict[str, Any], name: str) -> str:
     value = figures[name]
     if name == "reward":
         return reward_text(value, figures["reward_on_the_way"], "none")
-    text = f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
-    return shorten(text, 26)
+    return shorten("none" if value is None else str(*rounded([value])), 26)

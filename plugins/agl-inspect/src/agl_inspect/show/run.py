@@ -1,14 +1,15 @@
 """A run: what its end says of learning, and its newest rollouts, a line per step."""
 
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 from agl.cli.shared import table_text
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Rollout
+from agl_inspect.figures import number
 from agl_records.final_rewards import final_rewards
 from agl_runs.finding import placed
 from agl_runs.folders import shown_status
@@ -88,8 +89,8 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
     if is_cut:
         for step in {line.step for line in lines.values()}:
             same = [line for line in lines.values() if line.step == step]
-            number = sum(len(line.rollouts) for line in same)
-            is_whole = await _number_of(store, rollouts, run_id, step) == number
+            read = sum(len(line.rollouts) for line in same)
+            is_whole = await _number_of(store, rollouts, run_id, step) == read
             for line in same:
                 line.is_whole = is_whole
     facts = await run_facts(store, run=run, is_quick=True)
@@ -111,12 +112,8 @@ async def _number_of(
     return None if step in (None, steps[0]) else steps.count(step)
 
 
-def run_text(shown: ShownRun, learned: str) -> str:
-    """Lines for people; ``learned`` is what the end of the run said of that."""
-    return "\n".join(_lines(shown, learned))
-
-
-def _lines(shown: ShownRun, learned: str) -> Iterator[str]:
+def run_lines(shown: ShownRun, learned: str) -> Iterator[str]:
+    """For people; ``learned`` is what the end of the run said of that."""
     run = shown.run
     yield f"run      {run.run_id}: {run.algorithm}, {shown_status(run)}"
     if run.folder:
@@ -141,14 +138,9 @@ def _lines(shown: ShownRun, learned: str) -> Iterator[str]:
     columns = ["step", "mode", "rollouts", *counts, "reward", "lowest", "highest", "first rollout"]
     rows = [
         [
-            "" if line.step is None else line.step,
-            line.mode or "",
-            len(line.rollouts),
+            *(line.step, line.mode, len(line.rollouts)),
             *(getattr(line, name) or "" for name in counts),
-            *(
-                f"{of(line.rewards):.4g}" if line.rewards else ""
-                for of in (statistics.fmean, min, max)
-            ),
+            *(number(of(line.rewards)) if line.rewards else "" for of in (fmean, min, max)),
             line.rollouts[0],
         ]
         for line in steps

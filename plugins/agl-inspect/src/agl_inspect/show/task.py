@@ -10,12 +10,12 @@ from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
+from agl_inspect.figures import mean, rounded
 from agl_inspect.show.id_queries import reading_of, task_id
-from agl_inspect.show.rollout import cut
+from agl_inspect.show.rollout import cut, indented
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import FinalReward, reward_text
 from agl_records.ledger.ledger import load_parts
-from agl_records.training_data import ModelCall
 from agl_runs.result import failure_text
 from agl_views.explanations.rollout_view import text_of
 from agl_views.explanations.turns import Turn, num_common, turns
@@ -99,24 +99,18 @@ async def show_task(store: LightningStore, task: Any) -> ShownTask:
     for rollout in rollouts:
         spans = list(await store.query_spans(rollout.rollout_id, "latest"))
         lines.append(_line(rollout, spans, advantages.get(rollout.rollout_id)))
-        conversations.append(turns(calls_in(spans)))
+        calls = [record.call for record in recorded_parts(spans)]
+        calls.sort(key=lambda call: (call.sequence_id, call.choice or 0))
+        conversations.append(turns(calls))
     looked_at = " and ".join(reading.looked_at)
     return ShownTask(task_id(task), task, lines, len(ids), conversations, looked_at)
 
 
-async def _advantages(store: LightningStore, rollouts: list[Rollout]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in await load_parts(store, rollouts):
-        given = [one.advantage.value for one in part.trained if one.advantage is not None]
-        if given:
-            found[part.rollout_id] = statistics.fmean(given)
-    return found
-
-
-def calls_in(spans: list[Span]) -> list[ModelCall]:
-    """The model calls of an attempt, in order."""
-    calls = [record.call for record in recorded_parts(spans)]
-    return sorted(calls, key=lambda call: (call.sequence_id, call.choice or 0))
+async def _advantages(store: LightningStore, rollouts: list[Rollout]) -> dict[str, float | None]:
+    return {
+        part.rollout_id: mean(one.advantage.value for one in part.trained if one.advantage)
+        for part in await load_parts(store, rollouts)
+    }
 
 
 def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
@@ -135,21 +129,17 @@ def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
     )
 
 
-def task_text(shown: ShownTask, *, full: bool = False) -> str:
-    """Lines for people; ``full`` cuts nothing."""
-    return "\n".join(_lines(shown, None if full else LONGEST))
-
-
-def _lines(shown: ShownTask, longest: int | None) -> Iterator[str]:
-    yield f"task     {shown.task_id}: {_cut(printable(text_of(shown.task)), longest)}"
-    spread = shown.spread()
-    if spread:
-        low, high = spread["lowest"], spread["highest"]
+def task_lines(shown: ShownTask, *, full: bool = False) -> Iterator[str]:
+    """For people; ``full`` cuts nothing."""
+    longest = None if full else LONGEST
+    yield f"task     {shown.task_id}: {cut(printable(text_of(shown.task)), longest)}"
+    if spread := shown.spread():
         yield (
-            f"rewards  {len(shown.rewards)} that count: mean {spread['mean']:.4g}, "
-            f"from {low:.4g} to {high:.4g}, standard deviation {spread['deviation']:.4g}"
+            f"rewards  {len(shown.rewards)} that count: mean {spread['mean']:.4g}, from "
+            f"{spread['lowest']:.4g} to {spread['highest']:.4g}, standard deviation "
+            f"{spread['deviation']:.4g}"
         )
-        if low == high and len(shown.rewards) > 1:
+        if spread["lowest"] == spread["highest"] and len(shown.rewards) > 1:
             yield "         all are equal: there is nothing to learn from comparing them"
     else:
         yield "rewards  none that counts: it takes a rollout that succeeded"
@@ -159,18 +149,14 @@ def _lines(shown: ShownTask, longest: int | None) -> Iterator[str]:
     yield ""
     columns = ["rollout_id", "status", "mode", "step", "reward", "advantage", "seconds"]
     rows = [
-        [_reward(line) if name == "reward" else _cell(getattr(line, name)) for name in columns]
+        rounded(_reward(line) if name == "reward" else getattr(line, name) for name in columns)
         for line in shown.lines
     ]
     yield table_text(columns, rows)
     for line in shown.lines:
         if line.problem:
-            yield f"{line.rollout_id}: {_cut(printable(' '.join(line.problem.split())), longest)}"
+            yield f"{line.rollout_id}: {cut(printable(' '.join(line.problem.split())), longest)}"
     yield from _parting(shown, longest)
-
-
-def _cut(text: str, longest: int | None) -> str:
-    return text if longest is None else cut(text, longest)
 
 
 def _parting(shown: ShownTask, longest: int | None) -> Iterator[str]:
@@ -193,16 +179,8 @@ def _parting(shown: ShownTask, longest: int | None) -> Iterator[str]:
         ids = ", ".join(one.rollout_id for one in lines[:3])
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         yield f"  {ids}{more}; reward {rewards}"
-        body = _cut(text, longest).split("\n")
-        yield f"    {role:<10}{body[0]}".rstrip()
-        yield from (f"{' ' * 14}{one}".rstrip() for one in body[1:])
+        yield from indented(role, cut(text, longest))
 
 
 def _reward(line: Line) -> str:
     return reward_text(line.reward, line.reward_on_the_way)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
