@@ -1,5 +1,6 @@
 """``agl explain``: where the advantage of a token comes from."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from agl.cli.shared import print_json, read_and_close
 from agl.store.base import LightningStore
 from agl_inspect.figures import number
 from agl_inspect.show.id_lookup import rollout_of
-from agl_inspect.show.rollout import call_text
+from agl_inspect.show.rollout import call_lines
 from agl_runs.finding import find_code, placed
 from agl_runs.store import get_run
 from agl_views.explanations.explanation import Explanation, TokenLine, explain
@@ -86,47 +87,45 @@ def command(
     if as_json:
         print_json({**asdict(explanation), "why": found and asdict(found)})
         return
-    click.echo(_chain_text(explanation))
-    if found is not None:
-        click.echo(_why_text(found))
+    lines = [*_chain_lines(explanation), *(_why_lines(found) if found is not None else ())]
+    click.echo("\n".join(lines))
 
 
-def _chain_text(explanation: Explanation) -> str:
+def _chain_lines(e: Explanation) -> Iterator[str]:
     """The explanation, a fact per line."""
-    e = explanation
     mode = f", mode {e.mode}" if e.mode else ""
     account = "no ledger: as the adapter 'rows' would read it"
     if e.algorithm or e.step is not None:
         account = f"step {e.step} of {e.algorithm}"
-    lines = [f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"]
+    yield f"rollout    {e.rollout_id} ({e.status}{mode}); {account}"
     for one in e.rewards:
         at = f"span {one.span_id} (#{one.sequence_id} of attempt {one.attempt_id})"
-        lines.append(f"reward     {one.value:.4g} ({one.name}), {at}")
+        yield f"reward     {one.value:.4g} ({one.name}), {at}"
     if e.token is None:
         if e.refused:
-            lines.append(f"reward     {refused_text(e.refused)}")
+            yield f"reward     {refused_text(e.refused)}"
         elif not e.rewards:
-            lines.append("reward     none was given")
+            yield "reward     none was given"
     if e.siblings:
         shown = [
             f"{rollout_id} {number(value, 'no reward')}"
             for rollout_id, value in list(e.siblings.items())[:SHOWN]
         ]
         more = f" and {len(e.siblings) - SHOWN} more" if len(e.siblings) > SHOWN else ""
-        lines.append(f"siblings   {', '.join(shown)}{more}")
+        yield f"siblings   {', '.join(shown)}{more}"
     if e.excluded_rollout:
-        lines.append(f"excluded   the rollout, as {e.excluded_rollout}")
+        yield f"excluded   the rollout, as {e.excluded_rollout}"
     for row in e.rows:
         agent = f" of agent {row.agent_name!r}" if row.agent_name else ""
-        lines.append(f"row {row.number}      {row.num_tokens} tokens{agent}")
+        yield f"row {row.number}      {row.num_tokens} tokens{agent}"
         if row.began:
-            lines.append(f"           begins anew: {row.began}")
+            yield f"           begins anew: {row.began}"
         if e.token is not None:
-            lines.append(_token_text(e.token))
+            yield _token_text(e.token)
         for call in row.calls:
-            lines += call_text(call)
-    lines += [line for call in e.excluded for line in call_text(call)]
-    return "\n".join(lines)
+            yield from call_lines(call)
+    for call in e.excluded:
+        yield from call_lines(call)
 
 
 def _token_text(token: TokenLine) -> str:
@@ -142,36 +141,35 @@ def _token_text(token: TokenLine) -> str:
     )
 
 
-def _why_text(found: Why) -> str:
+def _why_lines(found: Why) -> Iterator[str]:
     """A fact per line."""
-    lines: list[str] = []
     for one in found.events:
         by = f" by {one.writer}" if one.writer else ""
-        lines.append(f"event      {one.value:.4g} ({one.name}){by}, span {one.span_id}")
+        yield f"event      {one.value:.4g} ({one.name}){by}, span {one.span_id}"
     if found.group is not None:
         for one in found.group.members:
             out = "" if one.is_counted else f"; left out: {one.left_out}"
-            lines.append(f"member     {one.rollout_id} {number(one.credit, 'no credit')}{out}")
+            yield f"member     {one.rollout_id} {number(one.credit, 'no credit')}{out}"
     total: float | None = 0.0
     for term in found.terms:
         total = None if total is None or term.value is None else total + term.value
         added = "unknown" if term.value is None else f"{term.value:+.6g}"
         value = added if term.factor is None else f"* {term.factor:.6g}"
         after = "" if total is None else f" = {total:.6g}"
-        lines.append(f"term       {term.name:<10} {value}{after}: {term.because}")
+        yield f"term       {term.name:<10} {value}{after}: {term.because}"
     if found.num_shared == 0:
-        lines.append("mean       over the tokens of the call; each had its own, which is not kept")
+        yield "mean       over the tokens of the call; each had its own, which is not kept"
     if found.num_shared > 1:
-        lines.append(f"shared     by all {found.num_shared} tokens of the answer")
+        yield f"shared     by all {found.num_shared} tokens of the answer"
     if found.num_calls > 1:
-        lines.append(f"shared     the reward, by {found.num_calls} calls of the attempt")
+        yield f"shared     the reward, by {found.num_calls} calls of the attempt"
     of_bin = f": {found.bin.because}" if found.bin.because else ""
     lost = "; lost, the run went back behind its step" if found.bin.is_lost else ""
-    lines.append(f"bin        {found.bin.name}{of_bin}{lost}")
+    yield f"bin        {found.bin.name}{of_bin}{lost}"
     if found.again is not None:
         for one in found.again.numbers:
             was, now = ("none" if n is None else f"{n:.6g}" for n in (one.before, one.now))
             end = "" if one.same else " DIFFERS"
-            lines.append(f"again      {one.what}: {was} in the ledger, {now} now{end}")
-        lines += [f"again      {told}" for told in [found.again.problem] if told]
-    return "\n".join(lines)
+            yield f"again      {one.what}: {was} in the ledger, {now} now{end}"
+        if found.again.problem:
+            yield f"again      {found.again.problem}"

@@ -206,7 +206,10 @@ def with_rewards(path: Path, read: ReadTraces, name: str | None) -> tuple[ReadSp
 def _span(
     found: Mapping[str, Any], keys: Sequence[str], attributes: Attributes, where: str
 ) -> Span:
-    trace_id, span_id = (_needed(found, name, where) for name in keys[:2])
+    for name in keys[:2]:
+        if not found.get(name):
+            raise ConfigError(f"{where}: expected {name!r}; got the keys {sorted(found)}")
+    trace_id, span_id = (str(found[name]) for name in keys[:2])
     parent, begin, end, status, message = (found.get(name) for name in keys[2:])
     failed = str(status).endswith("ERROR")
     return Span.from_attributes(
@@ -263,12 +266,6 @@ def _reward(score: Score, time: float) -> Span:
         start_time=time,
         end_time=time,
     )
-
-
-def _needed(found: Mapping[str, Any], name: str, where: str) -> str:
-    if not found.get(name):
-        raise ConfigError(f"{where}: expected {name!r}; got the keys {sorted(found)}")
-    return str(found[name])
 
 
 def _hex(text: str, digits: int) -> str:

@@ -297,7 +297,7 @@ def _span_call(shown: ShownSpan, call: ModelCall, tokens: bool, full: bool) -> I
     fate = shown.fates.get(call.call_id)
     if fate is not None:
         yield f"learned  {shown.account or 'no algorithm has accounted for it'}"
-        yield from (f"  {printable(line)}" for line in call_text(fate)[1:])
+        yield from (f"  {printable(line)}" for line in [*call_lines(fate)][1:])
     yield ""
     for tool in call.tools:
         yield from _tool(tool, full)
@@ -333,21 +333,20 @@ def _token_table(call: ModelCall, mask: list[int] | None) -> Iterator[str]:
         yield f"              {place:>5}  {one:>6}  {at:>9}  {kept}"
 
 
-def call_text(call: CallLine) -> list[str]:
+def call_lines(call: CallLine) -> Iterator[str]:
     """What one call got and why, a fact per line."""
     agent = f", agent {call.agent_name!r}" if call.agent_name else ""
     tokens = f", sampled tokens {call.tokens[0]} to {call.tokens[1] - 1}" if call.tokens else ""
-    lines = [f"  call     {call.call_id} of attempt {call.attempt_id}{agent}{tokens}"]
+    yield f"  call     {call.call_id} of attempt {call.attempt_id}{agent}{tokens}"
     if call.rule or call.because:
         got = number(call.reward, "no reward")
         of = f" (from span {', '.join(call.sources)})" if call.sources else ""
-        lines.append(f"  credit   {got} by rule {call.rule!r}: {call.because}{of}")
+        yield f"  credit   {got} by rule {call.rule!r}: {call.because}{of}"
     if call.advantage is not None:
         group = call.group or "all calls of the sibling rollouts"
-        lines.append(f"  group    {group}")
-        lines.append(f"  advantage {call.advantage:+.4g}: {call.advantage_because}")
+        yield f"  group    {group}"
+        yield f"  advantage {call.advantage:+.4g}: {call.advantage_because}"
     if call.excluded is not None:
         meaning = EXCLUSION_REASONS[call.excluded]
         detail = f" ({call.detail})" if call.detail else ""
-        lines.append(f"  excluded {call.excluded}: {meaning}{detail}")
-    return lines
+        yield f"  excluded {call.excluded}: {meaning}{detail}"
