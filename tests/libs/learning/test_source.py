@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,9 +92,10 @@ async def test_no_more_are_drawn_than_the_limit_allows(runners, limit, expected)
 
 
 def test_refills_without_groups_are_refused():
-    options = WeighingOptions(estimator="reinforce_plus_plus")
+    estimator = WeighingOptions(estimator="reinforce_plus_plus").estimator
+    options = SimpleNamespace(estimator=estimator, max_refills=1, max_staleness=0)
     with pytest.raises(ConfigError, match="'reinforce_plus_plus' compares no groups"):
-        check_source("Mine", options, max_refills=1, max_staleness=0, deterministic=False)
+        check_source("Mine", options)
 
 
 @pytest.mark.plugins

@@ -1,37 +1,29 @@
 """Rows of several models that are trained in one run, and one ledger of them all."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from agl.algorithm.adapter import TraceAdapter
+from agl.types import Attempt, Span
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet
 from agl_records.training_data import TrainedModel
-
-if TYPE_CHECKING:
-    from agl.algorithm.adapter import TraceAdapter
-    from agl.types import Attempt, Span
-    from agl_records.types import CallKey, Exclusion, ItemKind
+from agl_records.types import CallKey, Exclusion, ItemKind
 
 
 class RowsByModel(RowsAdapter):
-    """Asks an adapter for the rows of each model, and marks them with its name.
-
-    Args:
-        adapter: Takes ``model=``, as the adapter ``rows`` does.
-        models: Gives those that are trained, once they are known.
-    """
+    """Asks an adapter with ``model=``, as ``rows``, for the rows of each model, and marks them."""
 
     def __init__(
-        self, adapter: "TraceAdapter[Any]", models: Callable[[], Sequence[TrainedModel]]
+        self, adapter: TraceAdapter[Any], models: Callable[[], Sequence[TrainedModel]]
     ) -> None:
-        self._adapter = adapter
-        self._models = models
+        self._adapter, self._models = adapter, models
 
     def adapt(
         self,
-        source: "Sequence[Span]",
+        source: Sequence[Span],
         /,
-        attempts: "Sequence[Attempt] | None" = None,
+        attempts: Sequence[Attempt] | None = None,
         model: TrainedModel | None = None,
     ) -> RowSet:
         """Rows of all the models; of a call that none of them made, why it is in no row."""
@@ -46,13 +38,10 @@ class RowsByModel(RowsAdapter):
 
 
 def joined(ledgers: Mapping[str, Ledger]) -> Ledger:
-    """The ledger of rollouts that each of several ledgers has, each as another model sees it.
+    """The ledger of rollouts that each model's ledger has as it sees them; nothing is trained yet.
 
     A call is open where one of them has it open, and a reward used where one of them uses it. What
     all of them exclude is excluded for the first reason that is not ``other_model``.
-
-    Args:
-        ledgers: Of each model, at least one; nothing is trained in them yet.
     """
     whole = Ledger()
     excluded: dict[tuple[ItemKind, CallKey], list[Exclusion]] = {}
@@ -70,7 +59,7 @@ def joined(ledgers: Mapping[str, Ledger]) -> Ledger:
     return whole
 
 
-def _makers(ledgers: Mapping[str, Ledger], calls: set["CallKey"]) -> dict["CallKey", str]:
+def _makers(ledgers: Mapping[str, Ledger], calls: set[CallKey]) -> dict[CallKey, str]:
     """Which model made a call, where all others say that it is another's."""
     others = {
         name: {one.key for one in ledger.exclusions if one.reason == "other_model"}

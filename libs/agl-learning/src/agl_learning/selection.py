@@ -2,19 +2,15 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import AlgorithmError
+from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import usable_rows, why_nothing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from agl_learning.collect.results import Collected
-    from agl_records.training_data import TrainingRow
+from agl_records.training_data import TrainingRow
 
 IGNORED = -100
 """Label of a token that is not trained; what the loss of transformers leaves out."""
@@ -24,20 +20,20 @@ IGNORED = -100
 class Part:
     """The calls of a row that have one reward."""
 
-    row: "TrainingRow"
+    row: TrainingRow
     number: int
     """Of the row, in its rollout."""
     calls: list[int]
     """Positions in the row."""
     reward: float
 
-    def only(self) -> "TrainingRow":
+    def only(self) -> TrainingRow:
         """The row with these calls."""
         return self.row.only(self.calls)
 
 
 def select_best(
-    collected: "Collected",
+    collected: Collected,
     iteration: int,
     *,
     keep_fraction: float,
@@ -117,7 +113,7 @@ def select_best(
     return [(make or example_of)(row) for row in rows]
 
 
-def _parts(row: "TrainingRow", number: int) -> list[Part]:
+def _parts(row: TrainingRow, number: int) -> list[Part]:
     """The calls of a row by their reward, in order."""
     calls: defaultdict[float, list[int]] = defaultdict(list)
     for call, credit in enumerate(row.credits):
@@ -125,7 +121,7 @@ def _parts(row: "TrainingRow", number: int) -> list[Part]:
     return [Part(row, number, of_reward, reward) for reward, of_reward in calls.items()]
 
 
-def example_of(row: "TrainingRow") -> dict[str, Any]:
+def example_of(row: TrainingRow) -> dict[str, Any]:
     """A row for a trainer: ``input_ids`` as recorded, and ``labels`` that train its calls.
 
     What follows the last of them is left out: it would change nothing.
@@ -147,7 +143,7 @@ def example_of(row: "TrainingRow") -> dict[str, Any]:
 
 
 def _nothing_selected(
-    collected: "Collected", iteration: int, min_reward: float | None
+    collected: Collected, iteration: int, min_reward: float | None
 ) -> AlgorithmError:
     reasons = collected.ledger.reasons()
     message = f"iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
@@ -166,7 +162,7 @@ def _nothing_selected(
     return AlgorithmError(message)
 
 
-def _describe(rewards: "Sequence[float]") -> str:
+def _describe(rewards: Sequence[float]) -> str:
     if not rewards:
         return "no rollout has a reward"
     ranked = sorted(rewards, reverse=True)

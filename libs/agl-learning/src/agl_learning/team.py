@@ -12,28 +12,24 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError
 from agl.plugins.build import build_component
 from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.advantages.overlong_penalty import Overlong
-from agl_learning.advantages.weighing import WeighingOptions
+from agl_learning.advantages.weighing import Weighed, WeighingOptions
+from agl_learning.collect.collector import Collector
+from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.reports.diagnostics import OF_MODELS
 from agl_learning.rows_by_model import RowsByModel
 from agl_learning.run.start import Origin
 from agl_learning.trainer.base import ServedModel
 from agl_learning.trainer.online import OnlineTraining
-from agl_models.versions import MODEL_NAME
+from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
-
-if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway
-    from agl_learning.advantages.weighing import Weighed
-    from agl_learning.collect.collector import Collector
-    from agl_learning.collect.results import Collected
-    from agl_models.versions import Served, Version
 
 OF_A_MODEL = ("temperature", *(one.name for one in fields(WeighingOptions)))
 """Options of the loop that each model has for itself."""
@@ -135,14 +131,14 @@ class Team(OnlineTraining):
 
     # --- serving
 
-    def gateway(self) -> "Gateway":
+    def gateway(self) -> Gateway:
         gateway = super().gateway()
         for name in self._parts:
             gateway.check_free(name)
         return gateway
 
     @contextlib.asynccontextmanager
-    async def serve(self, version: "Version") -> "AsyncGenerator[Served]":
+    async def serve(self, version: Version) -> AsyncGenerator[Served]:
         """A block in which all answer; what it yields says of any of them why it is silent."""
         async with contextlib.AsyncExitStack() as stack:
             each = self._servers = {
@@ -156,7 +152,7 @@ class Team(OnlineTraining):
 
             yield replace(next(iter(each.values())), why_silent=why_silent)
 
-    def models_served(self, served: "Served") -> list[ServedModel]:
+    def models_served(self, served: Served) -> list[ServedModel]:
         """Each under its name, which is the parameter of the agent, too."""
         return [
             replace(one, name=name, resource=name)
@@ -169,14 +165,14 @@ class Team(OnlineTraining):
     def trained_model(self) -> None:
         """None: rows come by model, see ``collector``."""
 
-    def _trained_models(self) -> "list[TrainedModel]":
+    def _trained_models(self) -> list[TrainedModel]:
         found = {name: part.trained_model() for name, part in self._parts.items()}
         return [
             one.model_copy(update={"name": name}) if one else TrainedModel(name=name)
             for name, one in found.items()
         ]
 
-    def collector(self) -> "Collector":
+    def collector(self) -> Collector:
         collector = super().collector()
         collector.reader.adapter = RowsByModel(self.get_adapter(), self._trained_models)
         return collector
@@ -184,7 +180,7 @@ class Team(OnlineTraining):
     def estimator_of(self, model: str) -> str:
         return self._parts[model].estimator_of("") if model else ""
 
-    def weigh(self, collected: "Collected") -> "list[Weighed]":
+    def weigh(self, collected: Collected) -> list[Weighed]:
         """Each algorithm weighs the rows of its model."""
         weighed: list[Weighed] = []
         for name, part in self._parts.items():
@@ -204,11 +200,11 @@ class Team(OnlineTraining):
         trained[:] = [one.model_copy(update={"row": number[one.key]}) for one in trained]
         return weighed
 
-    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, Any], list[Weighed]]":
+    def learn_now(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
         self.weights_version += 1
         return self.update(rows)  # each has a lag of its own
 
-    def update(self, rows: "list[Weighed]") -> "tuple[dict[str, Any], list[Weighed]]":
+    def update(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
         """Each algorithm learns from the rows of its model."""
         learned: dict[str, Any] = {}
         used: list[Weighed] = []
@@ -226,7 +222,7 @@ class Team(OnlineTraining):
             own = {what.removeprefix(at): x for what, x in learned.items() if what.startswith(at)}
             part.check_gap(f"{when}, model {name!r}", own)
 
-    def measured(self, collected: "Collected", rows: "list[Weighed]") -> dict[str, Any]:
+    def measured(self, collected: Collected, rows: list[Weighed]) -> dict[str, Any]:
         """With calls, prompts and tokens of each model."""
         of_models = {
             f"{name}/{what}": value
@@ -240,18 +236,18 @@ class Team(OnlineTraining):
 
     # --- when nothing was trained
 
-    def is_solved(self, collected: "Collected") -> bool:
+    def is_solved(self, collected: Collected) -> bool:
         """Whether it is so of each model that was asked."""
         asked = self._asked(collected)
         return bool(asked) and all(part.is_solved(own) for part, own in asked)
 
-    def is_a_draw(self, collected: "Collected") -> bool:
+    def is_a_draw(self, collected: Collected) -> bool:
         """Whether it is so of a model, and all others that were asked are solved."""
         asked = self._asked(collected)
         open_ = [(part, own) for part, own in asked if not part.is_solved(own)]
         return bool(open_) and all(part.is_a_draw(own) for part, own in open_)
 
-    def _asked(self, collected: "Collected") -> "list[tuple[OnlineTraining, Collected]]":
+    def _asked(self, collected: Collected) -> list[tuple[OnlineTraining, Collected]]:
         """The algorithms of the models that were asked, each with what it has of a collection."""
         names = {*collected.ledger.models.values()}
         parts = [(name, part) for name, part in self._parts.items() if name in names]

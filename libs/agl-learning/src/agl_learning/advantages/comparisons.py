@@ -2,17 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.group_advantages import Moments, moments
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from agl_learning.advantages.trajectories import Trajectories
+from agl_learning.advantages.trajectories import Trajectories
 
 EQUAL = 1e-6
 """Rewards that differ by no more than this part of the largest of their group are equal. Coarser
@@ -23,23 +19,23 @@ than ``group_advantages.EQUAL``: single precision keeps seven digits of a reward
 class Inputs:
     """What estimators read. ``NT`` tensors are packed, see ``Trajectories.pack``."""
 
-    rollouts: "Trajectories"
-    outcomes_N: "Tensor"
+    rollouts: Trajectories
+    outcomes_N: Tensor
     """The reward of each rollout; NaN where its calls have different ones."""
-    penalties_NT: "Tensor"
+    penalties_NT: Tensor
     """What a KL penalty adds to the rewards; zeros without one."""
     gamma: float = 1.0
     lam: float = 1.0
     normalise_std: bool = True
     reward_keys: Sequence[str] = ()
     reward_weights: Sequence[float] | None = None
-    values_NT: "Tensor | None" = None
-    old_logprobs_NT: "Tensor | None" = None
-    sum_pi_squared_NT: "Tensor | None" = None
-    importance_NT: "Tensor | None" = None
+    values_NT: Tensor | None = None
+    old_logprobs_NT: Tensor | None = None
+    sum_pi_squared_NT: Tensor | None = None
+    importance_NT: Tensor | None = None
 
     @property
-    def rewards_NT(self) -> "Tensor":
+    def rewards_NT(self) -> Tensor:
         """Rewards in time: the outcome at the last token, penalties at their own."""
         rewards_NT = self.penalties_NT.clone()
         lengths_N = self.rollouts.lengths_N
@@ -59,16 +55,14 @@ class Entry:
     weight: float = 1.0
 
 
-EstimatorFunction = Callable[[Inputs], "Tensor | tuple[Tensor, Tensor]"]
+EstimatorFunction = Callable[[Inputs], Tensor | tuple[Tensor, Tensor]]
 """Gives advantages ``(N, T)``, or these and returns."""
 
 Comparison = Callable[[list[list[Entry]]], list[list[float]]]
 """Per rollout of a group its entries -> the same shape: how much better each of them did."""
 
 
-def token_weights(
-    mask_NT: "Tensor", mean: str = "rollout", constant: float | None = None
-) -> "Tensor":
+def token_weights(mask_NT: Tensor, mean: str = "rollout", constant: float | None = None) -> Tensor:
     """Weight per token, double.
 
     Args:
@@ -94,7 +88,7 @@ def token_weights(
     )
 
 
-def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
+def whiten(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
     """Zero mean, unit variance over rollouts; zeros at the mean, and where there is one token."""
     weights_NT = token_weights(mask_NT)
     values = values_NT.double() * mask_NT
@@ -108,7 +102,7 @@ def whiten(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
     return torch.where(is_equal_NT, 0.0, white).to(values_NT.dtype)
 
 
-def compared(inputs: Inputs, compare: Comparison, whole: bool = False) -> "Tensor":
+def compared(inputs: Inputs, compare: Comparison, whole: bool = False) -> Tensor:
     """Advantage per token of a comparison among siblings."""
     rollouts = inputs.rollouts
     advantages_NT = torch.zeros_like(inputs.penalties_NT)

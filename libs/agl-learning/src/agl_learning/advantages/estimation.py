@@ -3,28 +3,24 @@
 import math
 from collections.abc import Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.comparisons import EstimatorFunction, Inputs
 from agl_learning.advantages.estimator_option import Estimated, Foreseen, describe_estimator
-from agl_learning.advantages.trajectories import Call, lay_out
+from agl_learning.advantages.trajectories import Call, Trajectories, lay_out
+from agl_learning.collect.results import Ended
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from agl_learning.advantages.trajectories import Trajectories
-    from agl_learning.collect.results import Ended
 
 
 def estimate(
     estimator: EstimatorFunction,
-    members: "Sequence[tuple[Ended, list[tuple[int, TrainingRow]]]]",
+    members: Sequence[tuple[Ended, list[tuple[int, TrainingRow]]]],
     compared_N: Sequence[Sequence[Sequence[Advantage]]],
     options: Any,
     foreseen: Foreseen | None,
@@ -115,7 +111,7 @@ def estimate(
     return estimated_N
 
 
-def _check_advantages(name: str, given: Any, laid: "Trajectories") -> None:
+def _check_advantages(name: str, given: Any, laid: Trajectories) -> None:
     """Refuse what an estimator of one's own gives in the place of a finite number per token."""
     shape = tuple(laid.mask_NT.shape)
     if not isinstance(given, torch.Tensor) or given.shape != shape:
@@ -135,8 +131,8 @@ def _check_advantages(name: str, given: Any, laid: "Trajectories") -> None:
 
 
 def _packed(
-    laid: "Trajectories", masks: "Sequence[Tensor]", values: list[list[float]] | None
-) -> "Tensor":
+    laid: Trajectories, masks: Sequence[Tensor], values: list[list[float]] | None
+) -> Tensor:
     """Numbers of rows' sampled tokens as those of rollouts' tokens; zeros of None."""
     values_NT = torch.zeros(laid.mask_NT.shape, dtype=torch.double)
     if values is None:
@@ -156,7 +152,7 @@ def _packed(
     return torch.where(laid.mask_NT, packed_NT, values_NT)
 
 
-def _cut(values_NT: "Tensor | None", n: int, calls: Sequence[Call]) -> list[list[float]]:
+def _cut(values_NT: Tensor | None, n: int, calls: Sequence[Call]) -> list[list[float]]:
     """The values of a rollout's tokens, per call; none of None."""
     if values_NT is None:
         return []

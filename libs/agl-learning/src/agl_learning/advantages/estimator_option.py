@@ -82,32 +82,28 @@ def describe_estimator(name: str) -> str:
     return ABOUT[name]
 
 
-def check_estimator(owner: str, /, **values: object) -> None:
+def check_estimator(owner: str, name: str) -> None:
     """Refuse what is no estimator of calls.
 
     Raises:
-        ConfigError: It names the first of them, and what there is.
+        ConfigError: It names it, and what there is.
     """
-    for name, value in values.items():
-        if isinstance(value, str) and ":" in value:
-            _check_function(f"{owner}: {name} {value!r}", import_attribute(value))
-            continue
-        for refused, needed in OF_TOKENS.items():
-            if value == refused:
-                raise ConfigError(
-                    f"{owner}: {name} {value!r} gives each token an advantage of its own and needs "
-                    f"{needed} has. Here there are {', '.join(ADVANTAGES)}"
-                )
-        check_choice(owner, list(ADVANTAGES), **{name: value})
-
-
-def _check_function(where: str, found: Any) -> None:
-    if not callable(found) or isclass(found) or iscoroutinefunction(found):
-        raise ConfigError(f"{where} is no function that gives advantages")
-    try:
-        signature(found).bind("inputs")
-    except (TypeError, ValueError):
-        raise ConfigError(f"{where}: expected a function of one argument, the inputs") from None
+    if ":" in name:
+        found: Any = import_attribute(name)
+        where = f"{owner}: estimator {name!r}"
+        if not callable(found) or isclass(found) or iscoroutinefunction(found):
+            raise ConfigError(f"{where} is no function that gives advantages")
+        try:
+            signature(found).bind("inputs")
+        except (TypeError, ValueError):
+            raise ConfigError(f"{where}: expected a function of one argument, the inputs") from None
+    elif name in OF_TOKENS:
+        raise ConfigError(
+            f"{owner}: estimator {name!r} gives each token an advantage of its own and needs "
+            f"{OF_TOKENS[name]} has. Here there are {', '.join(ADVANTAGES)}"
+        )
+    else:
+        check_choice(owner, list(ADVANTAGES), estimator=name)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -46,9 +46,8 @@ Where we differ from verl, which has the same formulas over rows:
    comparison of that comes to it, ``weight`` times. A rollout has weight 1 in each comparison.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from agl.errors import AlgorithmError
 from agl.plugins.build import import_attribute
@@ -66,14 +65,11 @@ from agl_learning.advantages.comparisons import (
 )
 from agl_learning.advantages.group_advantages import distance, group_advantages
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 EPSILON = 1e-6
 """Added to deviations, as in verl."""
 
 
-def grpo(inputs: Inputs, whole: bool = False) -> "Tensor":
+def grpo(inputs: Inputs, whole: bool = False) -> Tensor:
     """Distance from the mean of siblings, in their standard deviations unless told not to.
 
     With ``whole``, rollouts are compared even where credits tell their calls apart.
@@ -89,7 +85,7 @@ def _against_siblings(normalise_std: bool = False) -> Comparison:
     return compare
 
 
-def rloo(inputs: Inputs) -> "Tensor":
+def rloo(inputs: Inputs) -> Tensor:
     """Distance from the mean of the other siblings."""
     return compared(inputs, _against_others)
 
@@ -105,7 +101,7 @@ def _against_others(group: list[list[Entry]]) -> list[list[float]]:
     ]
 
 
-def opo(inputs: Inputs) -> "Tensor":
+def opo(inputs: Inputs) -> Tensor:
     """Distance from the mean of siblings, weighed by their sampled tokens."""
 
     def compare(group: list[list[Entry]]) -> list[list[float]]:
@@ -120,7 +116,7 @@ def opo(inputs: Inputs) -> "Tensor":
     return compared(inputs, compare)
 
 
-def gpg(inputs: Inputs) -> "Tensor":
+def gpg(inputs: Inputs) -> Tensor:
     """Distance from the mean of siblings, larger where few rollouts of the batch got a reward."""
     rewarded: set[int] = set()
 
@@ -132,17 +128,17 @@ def gpg(inputs: Inputs) -> "Tensor":
     return len(inputs.outcomes_N) / max(1, len(rewarded)) * distances_NT
 
 
-def reinforce_plus_plus_baseline(inputs: Inputs) -> "Tensor":
+def reinforce_plus_plus_baseline(inputs: Inputs) -> Tensor:
     """Distance from the mean of siblings, whitened over the batch."""
     return _whiten_distances(compared(inputs, _against_siblings()), inputs.rollouts.mask_NT)
 
 
-def _whiten_distances(values_NT: "Tensor", mask_NT: "Tensor") -> "Tensor":
+def _whiten_distances(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
     """``whiten``; what has no distance keeps none, whatever the mean of the batch is."""
     return whiten(values_NT, mask_NT) * (values_NT != 0)
 
 
-def grpo_passk(inputs: Inputs) -> "Tensor":
+def grpo_passk(inputs: Inputs) -> Tensor:
     """Only the best of each task: its distance from the second best."""
     refuse_credits_of_calls("grpo_passk", inputs)
 
@@ -159,7 +155,7 @@ def grpo_passk(inputs: Inputs) -> "Tensor":
     return compared(inputs, compare, whole=True)
 
 
-def gdpo(inputs: Inputs) -> "Tensor":
+def gdpo(inputs: Inputs) -> Tensor:
     """Each dimension of the reward compared by itself; their weighted sum, whitened."""
     refuse_credits_of_calls("gdpo", inputs)
     keys = list(inputs.reward_keys)
@@ -195,7 +191,7 @@ def gdpo(inputs: Inputs) -> "Tensor":
     return white_NT.to(inputs.penalties_NT.dtype)
 
 
-def reinforce_plus_plus(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+def reinforce_plus_plus(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Discounted rewards to go, whitened over the batch."""
     refuse_credits_of_calls("reinforce_plus_plus", inputs)
     mask_NT = inputs.rollouts.mask_NT
@@ -203,7 +199,7 @@ def reinforce_plus_plus(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     return whiten(returns_NT, mask_NT), returns_NT
 
 
-def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+def gae(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation along the rollout, whitened over the batch."""
     refuse_credits_of_calls("gae", inputs)
     if inputs.values_NT is None:
@@ -216,7 +212,7 @@ def gae(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     return whiten(advantages_NT, mask_NT), (advantages_NT + values_NT) * mask_NT
 
 
-def reverse_kl(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+def reverse_kl(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Penalties to go, less their mean: what a teacher says of tokens. Rewards have no part in it.
 
     Of a model that is far from its teacher all tokens are worse than the teacher's; the mean, with
@@ -228,7 +224,7 @@ def reverse_kl(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     return (to_go_NT - mean) * mask_NT, to_go_NT
 
 
-def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
+def optimal_token_baseline(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Rewards to go against a baseline per token, the one that makes the variance least."""
     refuse_credits_of_calls("optimal_token_baseline", inputs)
     if inputs.sum_pi_squared_NT is None or inputs.old_logprobs_NT is None:
@@ -260,7 +256,7 @@ def optimal_token_baseline(inputs: Inputs) -> "tuple[Tensor, Tensor]":
     return advantages_NT * mask_NT, returns_NT
 
 
-def _to_go(values_NT: "Tensor", mask_NT: "Tensor", decay: float) -> "Tensor":
+def _to_go(values_NT: Tensor, mask_NT: Tensor, decay: float) -> Tensor:
     """``y_t = x_t + decay * y_(t+1)`` along each rollout, in double precision."""
     values = (values_NT * mask_NT).double()
     if decay == 1.0:

@@ -12,14 +12,12 @@ answers, and its longest counts; for all of its calls, so that no rule of credit
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import ConfigError
+from agl_learning.collect.step_metrics import Usable
 from agl_records.training_data import TrainingRow
 from agl_runs.options import AboveZero, Count, Group
-
-if TYPE_CHECKING:
-    from agl_learning.collect.step_metrics import Usable
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -74,32 +72,19 @@ def punishment(tokens: int, limit: int, buffer: int) -> float:
     return -min(max(tokens - (limit - buffer), 0) / buffer, 1.0)
 
 
-def longest_answer(rows: Iterable[TrainingRow], limit: int, is_cut_off: bool) -> int:
-    """Sampled tokens of the longest answer of a rollout.
-
-    Args:
-        rows: Of the rollout.
-        limit: Tokens at which an answer is cut off.
-        is_cut_off: Whether one was that is in none of the rows.
-    """
-    longest = max((end - at for row in rows for at, end in row.call_ranges), default=0)
-    return max(longest, limit) if is_cut_off else longest
-
-
 def punished(
-    usable: "Iterable[Usable]", options: Any, cut_off: Container[str] = ()
-) -> "Iterator[Usable]":
+    usable: Iterable[Usable], options: Any, cut_off: Container[str] = ()
+) -> Iterator[Usable]:
     """The same rows, with rewards less what the longest answer of their rollout costs.
 
-    Args:
-        usable: Rollouts with their rows.
-        options: ``overlong``; without a buffer all stay as they are.
-        cut_off: Rollouts with an answer that was cut off, and is in none of their rows.
+    ``cut_off`` are rollouts with an answer that was cut off, and is in none of their rows.
     """
     for one, numbered in usable:
         if options.overlong.buffer is not None:
-            is_cut_off = one.rollout.rollout_id in cut_off
-            longest = longest_answer((row for _, row in numbered), options.max_tokens, is_cut_off)
+            answers = [end - at for _, row in numbered for at, end in row.call_ranges]
+            if one.rollout.rollout_id in cut_off:
+                answers.append(options.max_tokens)
+            longest = max(answers, default=0)
             part = punishment(longest, options.max_tokens, options.overlong.buffer)
             cost = options.overlong.penalty * part
             why = f"; {cost:+.4g} for an answer of {longest} tokens" if cost else ""

@@ -7,16 +7,12 @@ row; what tools wrote between them is not there. Rows of padding belong to no ro
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from agl.errors import AlgorithmError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from agl_records.types import Credit
+from agl_records.types import Credit
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,7 @@ class Call:
 
     start: int
     end: int
-    credit: "Credit"
+    credit: Credit
 
 
 @dataclass(frozen=True)
@@ -40,10 +36,10 @@ class Trajectories:
     """Per rollout its rows in time, as numbers in the batch."""
     shape: tuple[int, int]
     """B and L."""
-    mask_NT: "Tensor"
+    mask_NT: Tensor
     """Whether rollout n has a token t."""
-    row_NT: "Tensor"
-    token_NT: "Tensor"
+    row_NT: Tensor
+    token_NT: Tensor
     """Row and response position of each; 0 where there is none."""
     calls: list[list[Call]] | None
     """Per rollout; None where all tokens of a rollout share its reward."""
@@ -51,21 +47,21 @@ class Trajectories:
     """Per rollout, the dimensions of its reward; empty where nobody compares them."""
 
     @property
-    def lengths_N(self) -> "Tensor":
+    def lengths_N(self) -> Tensor:
         """Sampled tokens per rollout."""
         return self.mask_NT.sum(-1)
 
     @property
-    def last_rows_N(self) -> "Tensor":
+    def last_rows_N(self) -> Tensor:
         """The last row of each rollout."""
         return torch.tensor([rows[-1] for rows in self.rows], dtype=torch.long)
 
-    def pack(self, values_BL: "Tensor") -> "Tensor":
+    def pack(self, values_BL: Tensor) -> Tensor:
         """Values of rows' tokens as values of rollouts' tokens, float, 0 where there is none."""
         picked_NT = values_BL[self.row_NT, self.token_NT].float()
         return torch.where(self.mask_NT, picked_NT, picked_NT.new_zeros(()))
 
-    def unpack(self, values_NT: "Tensor") -> "Tensor":
+    def unpack(self, values_NT: Tensor) -> Tensor:
         """The inverse of ``pack``; 0 on every token that no rollout sampled."""
         values_BL = values_NT.new_zeros(self.shape)
         mask_NT = self.mask_NT
@@ -82,7 +78,7 @@ class Trajectories:
 
 def lay_out(
     rows: Sequence[Sequence[int]],
-    mask_BL: "Tensor",
+    mask_BL: Tensor,
     *,
     names: list[str],
     tasks: list[str],
@@ -153,7 +149,7 @@ def _of_rollout(name: str, rows: "Sequence[tuple[Sequence[Call], Tensor]]") -> l
     return found
 
 
-def _check(call: Call, where: str, row_L: "Tensor", covered_L: "Tensor") -> None:
+def _check(call: Call, where: str, row_L: Tensor, covered_L: Tensor) -> None:
     start, end = call.start, call.end
     if not 0 <= start < end <= len(row_L) or covered_L[start:].any():
         raise AlgorithmError(

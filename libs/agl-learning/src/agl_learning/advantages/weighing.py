@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
@@ -20,20 +20,17 @@ from agl_learning.advantages.estimator_option import (
     DEFAULT,
     Estimated,
     Estimator,
+    Foresee,
     check_estimator,
 )
 from agl_learning.advantages.group_advantages import moments, sibling_advantages
 from agl_learning.advantages.overlong_penalty import Overlong, check_overlong, punished
-from agl_learning.collect.step_metrics import usable_rows
+from agl_learning.collect.results import Collected
+from agl_learning.collect.step_metrics import Usable, usable_rows
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, Exclusion
 from agl_runs.options import check_options
-
-if TYPE_CHECKING:
-    from agl_learning.advantages.estimator_option import Foresee
-    from agl_learning.collect.results import Collected
-    from agl_learning.collect.step_metrics import Usable
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,11 +53,7 @@ class WeighingOptions:
 
 
 def check_weighing(owner: str, options: Any) -> None:
-    """Refuse options that do not fit each other or this machine.
-
-    Args:
-        owner: Whose options they are.
-        options: Has those of ``WeighingOptions``.
+    """Refuse options, as ``WeighingOptions`` has them, that do not fit each other or this machine.
 
     Raises:
         ConfigError: It names the options.
@@ -68,7 +61,7 @@ def check_weighing(owner: str, options: Any) -> None:
     name: str = options.estimator.type
     default: Estimator = cast("Any", type(options)).estimator
     if options.estimator != default:
-        check_estimator(owner, estimator=name)
+        check_estimator(owner, name)
     check_overlong(owner, options)
     if name != DEFAULT and find_spec("torch") is None:
         raise ConfigError(
@@ -78,12 +71,7 @@ def check_weighing(owner: str, options: Any) -> None:
 
 
 def check_copies(owner: str, options: Any, **copies: Any) -> None:
-    """Refuse a single rollout per task where siblings are compared.
-
-    Args:
-        owner: Whose options they are.
-        options: They say what is compared.
-        copies: The option that says how many rollouts a task has -> its value.
+    """Refuse a single rollout per task, by the option that says so, where siblings are compared.
 
     Raises:
         ConfigError: It names the option and the estimator.
@@ -135,9 +123,9 @@ class Weighed:
 
 
 def weigh(
-    collected: "Collected",
+    collected: Collected,
     options: WeighingOptions,
-    foresee: "Foresee | None" = None,
+    foresee: Foresee | None = None,
     *,
     is_whole: bool = False,
 ) -> list[Weighed]:
@@ -194,8 +182,8 @@ def weigh(
 
 
 def _trained(
-    members: "Sequence[Usable]",
-    estimated_N: "Sequence[list[Estimated]]",
+    members: Sequence[Usable],
+    estimated_N: Sequence[list[Estimated]],
     options: WeighingOptions,
     is_whole: bool,
 ) -> tuple[list[list[list[int]]], dict[str, int]]:
@@ -218,15 +206,15 @@ def _trained(
     return kept_N, dict(+left_out)
 
 
-def _taught(found: "Estimated") -> list[int]:
+def _taught(found: Estimated) -> list[int]:
     """The calls whose tokens have an advantage, or teach a critic."""
     tokens = found.tokens or [[advantage.value] for advantage in found.advantages]
     return [n for n, of_call in enumerate(tokens) if found.returns or any(of_call)]
 
 
 def _with_dimensions(
-    usable: "Iterable[Usable]", options: WeighingOptions, ledger: Ledger
-) -> "Iterable[Usable]":
+    usable: Iterable[Usable], options: WeighingOptions, ledger: Ledger
+) -> Iterable[Usable]:
     """Those whose reward has the dimensions that are compared; the others are excluded.
 
     Raises:
@@ -276,7 +264,7 @@ def _book(
         ledger.train(row.only(kept), [advantages[n] for n in kept], number)
 
 
-def is_solved(collected: "Collected", options: WeighingOptions) -> bool:
+def is_solved(collected: Collected, options: WeighingOptions) -> bool:
     """Whether equal rewards are all that kept usable rows from being trained.
 
     What the collection has besides, such as a judge's calls, does not matter; but at least two
@@ -290,7 +278,7 @@ def is_solved(collected: "Collected", options: WeighingOptions) -> bool:
     )
 
 
-def is_a_draw(collected: "Collected", options: WeighingOptions) -> bool:
+def is_a_draw(collected: Collected, options: WeighingOptions) -> bool:
     """Whether rewards differ, and still no rollout has an advantage.
 
     With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
@@ -299,7 +287,7 @@ def is_a_draw(collected: "Collected", options: WeighingOptions) -> bool:
     return _have_no_advantage(collected, options) and not _are_equal(collected, options)
 
 
-def _have_no_advantage(collected: "Collected", options: WeighingOptions) -> bool:
+def _have_no_advantage(collected: Collected, options: WeighingOptions) -> bool:
     """Whether rollouts were compared, and none of their calls is trained."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
     compared = Counter(
@@ -309,7 +297,7 @@ def _have_no_advantage(collected: "Collected", options: WeighingOptions) -> bool
     return max(compared.values(), default=0) > 1 and not collected.ledger.trained
 
 
-def _are_equal(collected: "Collected", options: WeighingOptions) -> bool:
+def _are_equal(collected: Collected, options: WeighingOptions) -> bool:
     """Whether calls that were compared and have no advantage have the same reward."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
     rewards: dict[tuple[int, str], list[list[float]]] = {}
@@ -321,5 +309,5 @@ def _are_equal(collected: "Collected", options: WeighingOptions) -> bool:
     return all(moments(each, 1e-6).std == 0 for each in rewards.values())
 
 
-def _without_advantage(collected: "Collected") -> list[Exclusion]:
+def _without_advantage(collected: Collected) -> list[Exclusion]:
     return [one for one in collected.ledger.exclusions if one.reason == "zero_advantage"]

@@ -7,8 +7,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.algorithm.adapter import TraceAdapter
+from agl.algorithm.gateway import Gateway
 from agl.errors import (
     AlgorithmError,
     ConfigError,
@@ -17,6 +19,7 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
+from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.store.rules import ENDED, QUEUED
 from agl.types import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
@@ -30,11 +33,6 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.seeds import placed
 from agl_records.training_data import TrainedModel
 from agl_runs.failures import DEFAULT, FailureBudget, Failures
-
-if TYPE_CHECKING:
-    from agl.algorithm.adapter import TraceAdapter
-    from agl.algorithm.gateway import Gateway
-    from agl.store.base import LightningStore
 
 logger = logging.getLogger("agl.learning")
 
@@ -68,9 +66,9 @@ class Collector:
 
     def __init__(
         self,
-        store: "LightningStore",
-        gateway: "Gateway | None",
-        adapter: "TraceAdapter[Any] | None",
+        store: LightningStore,
+        gateway: Gateway | None,
+        adapter: TraceAdapter[Any] | None,
         config: RolloutConfig,
         patience_seconds: float = PATIENCE_SECONDS,
         failures: Failures = DEFAULT,

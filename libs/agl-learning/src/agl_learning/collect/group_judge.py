@@ -3,9 +3,6 @@
 Each group is a rollout of its own in the store, with an attempt whose calls the gateway records and
 counts in the budget, and which are in the ledger as ``judge``. Its scores lie in the metadata of
 that attempt: who reads the same rollouts again, going on or replaying, asks nobody again.
-
-Metrics: ``judge/groups``, those that were scored; ``judge/equal``, those of them with one score for
-all; ``judge/failed``, those without scores, whose rollouts are left out.
 """
 
 import asyncio
@@ -16,27 +13,23 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 
+from agl.algorithm.gateway import Gateway
 from agl.errors import AdapterError, ConfigError, GatewayError
+from agl.store.base import LightningStore
 from agl.store.rules import ENDED
-from agl.types import Failure
+from agl.types import LLM, AttemptedRollout, Failure
 from agl_learning.collect.results import Collected, Ended
 from agl_models.task_group import together
 from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import model_calls
-from agl_records.credit import GroupRule, Score, check_scores
+from agl_records.credit import Conversation, GroupRule, Score, check_scores
 from agl_records.training_data import TrainedModel
 from agl_records.types import Exclusion, ExclusionReason
 from agl_runs.failures import RolloutFailure
-
-if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway
-    from agl.store.base import LightningStore
-    from agl.types import LLM, AttemptedRollout
-    from agl_records.credit import Conversation
 
 logger = logging.getLogger("agl.learning")
 
@@ -48,15 +41,9 @@ SCORES, GAVE_UP = "scores", "gave_up"
 
 
 class Judging:
-    """Has a rule score groups.
+    """Has a rule score groups; without a gateway, only what its judge said before can be read."""
 
-    Args:
-        rule: What compares.
-        store: Where the rollouts are.
-        gateway: Through which the judge is asked; without one only what it said can be read.
-    """
-
-    def __init__(self, rule: GroupRule, store: "LightningStore", gateway: "Gateway | None") -> None:
+    def __init__(self, rule: GroupRule, store: LightningStore, gateway: Gateway | None) -> None:
         rule.is_awaited = True
         self._rule = rule
         self._store = store
@@ -67,10 +54,10 @@ class Judging:
     async def judge(
         self, collected: Collected, model: TrainedModel | None, metadata: Mapping[str, Any] | None
     ) -> None:
-        """Give the training rollouts of a collection their scores as rewards.
+        """Give the training rollouts of a collection, all of its groups, their scores as rewards.
 
         Args:
-            collected: All of its groups.
+            collected: Its rewards are replaced.
             model: Whose calls are shown to the judge; None shows all.
             metadata: Of the judge's rollouts; None has only those read that there are.
 
@@ -93,7 +80,7 @@ class Judging:
                 found.update(what)
         collected.judged = dict(found)
 
-    def _asked(self) -> "Gateway":
+    def _asked(self) -> Gateway:
         if self._gateway is None:
             raise ConfigError(
                 "a judge is asked through the gateway, which books its calls, and the algorithm "
@@ -102,7 +89,7 @@ class Judging:
         return self._gateway
 
     @contextlib.asynccontextmanager
-    async def _served(self, gateway: "Gateway") -> AsyncGenerator[None]:
+    async def _served(self, gateway: Gateway) -> AsyncGenerator[None]:
         """The gateway serves the judge meanwhile; several may ask at once."""
         judge = self._rule.judge
         self._serving += 1
@@ -205,7 +192,7 @@ class Judging:
                 return None
             number += 1
 
-    async def _ask(self, rollout: "AttemptedRollout", task: Any, distinct: Sequence[str]) -> None:
+    async def _ask(self, rollout: AttemptedRollout, task: Any, distinct: Sequence[str]) -> None:
         """One attempt at scores; how it ended is in the store."""
         judge, ids = self._rule.judge, (rollout.rollout_id, rollout.attempt.attempt_id)
         name = judge if isinstance(judge, str) else judge["model_name"]
@@ -225,7 +212,7 @@ class Judging:
         pairs = [(score.value, score.because) for score in scores]
         await self._store.update_attempt(*ids, metadata={SCORES: pairs}, status="succeeded")
 
-    async def _book(self, rollout: "AttemptedRollout", collected: Collected) -> None:
+    async def _book(self, rollout: AttemptedRollout, collected: Collected) -> None:
         """Have the judge's calls in the account of the collection."""
         ledger = collected.ledger
         ledger.add_rollout(rollout.rollout_id)
@@ -261,7 +248,7 @@ def _leave_out(group: Sequence[Ended], reason: ExclusionReason, why: str) -> Non
             one.failed = RolloutFailure("infrastructure", why)
 
 
-async def _send(llm: "LLM", messages: list[dict[str, str]], fields: Mapping[str, Any]) -> str:
+async def _send(llm: LLM, messages: list[dict[str, str]], fields: Mapping[str, Any]) -> str:
     """The text of an answer.
 
     Raises:

@@ -44,13 +44,7 @@ class Ran:
 
 
 def ran(rollout_id: str, attempt: Attempt, spans: Sequence[Span]) -> Ran | None:
-    """What there is to know of a rollout; None without a runner's name or an end.
-
-    Args:
-        rollout_id: Its id.
-        attempt: The one that counts.
-        spans: Of this attempt.
-    """
+    """What the spans of the attempt that counts say; None without a runner's name or an end."""
     if attempt.worker_id is None or attempt.end_time is None:
         return None
     calls = tuple(

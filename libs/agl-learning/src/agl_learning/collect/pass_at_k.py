@@ -20,12 +20,7 @@ PASSED = 1.0 - 1e-6
 
 
 def pass_at_k(number: int, passed: int, k: int) -> float:
-    """Whether one of k rollouts is good, by those there are.
-
-    Args:
-        number: Of rollouts.
-        passed: How many of them were good.
-        k: At most ``number``.
+    """Whether one of ``k`` rollouts is good, when of ``number``, at least k, ``passed`` were.
 
     Example:
         One of four was good: of two, one was good in 1 - (3 * 2) / (4 * 3) = 0.5 of all pairs.

@@ -1,21 +1,15 @@
 """Whether what agents say to the model reaches it: prompts that differ must differ as tokens."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from agl_learning.collect.results import Ended
+from agl_learning.collect.results import Ended
 
 
-def prompt_metrics(ended: "Iterable[Ended]", unknown_token_id: int | None) -> dict[str, int]:
-    """What the prompts of a collection came to as tokens.
+def prompt_metrics(ended: Iterable[Ended], unknown_token_id: int | None) -> dict[str, int]:
+    """What the prompts of a collection came to as tokens, of which one is the tokenizer's unknown.
 
     It looks at the first call of the first row of each rollout that succeeded, images aside.
-
-    Args:
-        ended: The rollouts.
-        unknown_token_id: What the model's tokenizer writes for a word that it does not know; None
-            where nobody knows.
 
     Returns:
         ``prompts/different``: how many of them differ in their messages, and

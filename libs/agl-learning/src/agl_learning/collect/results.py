@@ -125,12 +125,7 @@ class Collected:
 
 
 def drop_groups(ended: Sequence[Ended], failures: Failures) -> None:
-    """Let no rollout be trained beside which, in its group, one failed so that it drops the group.
-
-    Args:
-        ended: All rollouts of these groups.
-        failures: What becomes of those that failed.
-    """
+    """Let no rollout be trained in whose group one failed so that ``failures`` drops the group."""
     dropped = {one.group: one for one in ended if failures.policy(one.failed) == "drop_group"}
     for one in ended:
         if (cause := dropped.get(one.group)) and cause.failed and one.unusable is None:

@@ -4,11 +4,13 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from agl.algorithm.adapter import TraceAdapter
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError, DamagedRecordError
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Keys
+from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
 from agl.utils.rewards import find_final_rewards, reward_problem
 from agl_learning.collect.mixed_calls import ran
@@ -21,10 +23,6 @@ from agl_records.training_data import TrainedModel
 from agl_records.types import OF_OTHERS, Exclusion, ExclusionReason
 from agl_runs.failures import Failures, RolloutFailure, failure_of
 
-if TYPE_CHECKING:
-    from agl.algorithm.adapter import TraceAdapter
-    from agl.store.base import LightningStore
-
 logger = logging.getLogger("agl.learning")
 
 
@@ -32,8 +30,8 @@ logger = logging.getLogger("agl.learning")
 class Reader:
     """Reads rollouts that have ended."""
 
-    store: "LightningStore"
-    adapter: "TraceAdapter[Any] | None"
+    store: LightningStore
+    adapter: TraceAdapter[Any] | None
     """Gives rows; None reads rewards only."""
     failures: Failures
     """What becomes of rollouts that failed."""
@@ -53,12 +51,7 @@ class Reader:
         self.model = None
 
     async def read(self, rollout: Rollout, group: int, ledger: Ledger) -> Ended:
-        """Read a rollout that has ended.
-
-        Args:
-            rollout: As the store gave it.
-            group: Position of its task in the request.
-            ledger: Gets its calls, those of its rows open.
+        """Read a rollout that has ended; the ledger gets its calls, those of its rows open.
 
         Raises:
             ConfigError: The adapter does not give training rows.
@@ -112,7 +105,7 @@ class Reader:
     def _read_rows(
         self,
         one: Ended,
-        adapter: "TraceAdapter[Any]",
+        adapter: TraceAdapter[Any],
         spans: Sequence[Span],
         attempts: Sequence[Attempt],
         ledger: Ledger,

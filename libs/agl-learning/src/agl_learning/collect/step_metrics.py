@@ -3,29 +3,27 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl_learning.collect.failure_bias import failure_metrics
 from agl_learning.collect.prompt_checks import prompt_metrics
+from agl_learning.collect.results import Collected, Ended
 from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainedModel, TrainingRow
 from agl_records.types import OF_OTHERS, ExclusionReason
 
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_learning.collect.results import Collected, Ended
-
-    Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
-    """A rollout and its usable rows, each with its position among all its rows."""
+Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
+"""A rollout and its usable rows, each with its position among all its rows."""
 
 _EXCLUDED = "excluded/"
 _OF_OTHERS = OF_OTHERS | {"failed_attempt", "superseded_attempt"}
 """Calls that are no question of training."""
 
 
-def usable_rows(collected: "Collected") -> "list[Usable]":
+def usable_rows(collected: Collected) -> list[Usable]:
     """What of the rollouts can be trained; the other rows are excluded in the ledger.
 
     Calls of rollouts that failed are excluded, unless ``Failures`` has them trained, as are calls
@@ -50,7 +48,7 @@ def usable_rows(collected: "Collected") -> "list[Usable]":
     return found
 
 
-def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | None:
+def _reason(one: Ended, row: TrainingRow) -> tuple[ExclusionReason, str] | None:
     if one.unusable is not None:
         return one.unusable
     if one.rollout.status != "succeeded" and one.failed is None:
@@ -66,36 +64,20 @@ def _reason(one: "Ended", row: TrainingRow) -> tuple[ExclusionReason, str] | Non
 
 
 class Totals:
-    """Rollouts and calls of a whole run, evaluations too.
-
-    Args:
-        counts: Of the part of the run before a checkpoint.
-    """
+    """Rollouts and calls of a whole run, evaluations too, from those before a checkpoint on."""
 
     def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.counts: Counter[str] = Counter(counts or {})
 
-    @classmethod
-    def of(cls, collected: "Collected") -> "Totals":
-        """Those of one collection; its ledger must be complete."""
-        totals = cls()
-        totals.add(collected)
-        return totals
-
-    def add(self, collected: "Collected") -> None:
+    def add(self, collected: Collected) -> None:
         """Add what was collected; its ledger must be complete."""
         rollouts = collected.rollouts
         failed = sum(rollout.status == "failed" for rollout in rollouts)
         self._add(len(rollouts), failed, collected.ledger)
 
     @classmethod
-    async def counting(cls, store: "LightningStore", run: str) -> "Totals":
-        """What a store's ledger counts of a run: what it did before this start, without the lost.
-
-        Args:
-            store: Where its accounts are.
-            run: Its id.
-        """
+    async def counting(cls, store: LightningStore, run: str) -> "Totals":
+        """What a store's ledger counts of a run, by earlier starts too; without the lost."""
         totals = cls()
         parts = [part async for part in each_part(store, run=run, lost=False)]
         for start in range(0, len(parts), PAGE):
@@ -126,7 +108,7 @@ class Totals:
 
 
 def collected_metrics(
-    collected: "Collected", model: TrainedModel | None = None
+    collected: Collected, model: TrainedModel | None = None
 ) -> dict[str, float | None]:
     """``reward/...``, ``rollouts/...``, ``failures/...``, ``calls/...`` and ``time/rollouts``.
 
@@ -159,7 +141,7 @@ def collected_metrics(
     }
 
 
-def _tokens(rows: Sequence[TrainingRow], collected: "Collected") -> dict[str, int]:
+def _tokens(rows: Sequence[TrainingRow], collected: Collected) -> dict[str, int]:
     """Those of all calls, of a conversation once; nothing where no ids were recorded."""
     left_out = [one.tokens_left_out for one in (*collected.ended, *collected.lost)]
     sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
@@ -168,7 +150,7 @@ def _tokens(rows: Sequence[TrainingRow], collected: "Collected") -> dict[str, in
     return {"tokens/sampled": sampled, "tokens/given": given} if sampled or given else {}
 
 
-def _at_once(collected: "Collected") -> dict[str, float]:
+def _at_once(collected: Collected) -> dict[str, float]:
     """How many rollouts ran at once, as a mean over the time of those that succeeded."""
     ran = [one.ran for one in collected.ended if one.ran is not None]
     whole = max((one.end for one in ran), default=0) - min((one.begin for one in ran), default=0)
@@ -182,7 +164,7 @@ def _num_truncated(ledger: Ledger) -> int:
     return sum(item.truncated and item.key not in others for item in ledger.items.values())
 
 
-def why_nothing(collected: "Collected") -> str:
+def why_nothing(collected: Collected) -> str:
     """Why a step had nothing to train on, for a person."""
     total = len(collected.ended)
     parts = [f"{total} rollouts, {total - collected.num_failed} succeeded"]

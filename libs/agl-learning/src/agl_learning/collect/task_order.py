@@ -59,11 +59,7 @@ class AsGiven(TaskOrder):
 
 
 def plan_order(order: str | Mapping[str, Any], where: str) -> ComponentPlan[TaskOrder]:
-    """Find an order of tasks.
-
-    Args:
-        order: Its name, or ``type`` and options.
-        where: What error messages begin with.
+    """Find an order of tasks by its name, or ``type`` and options.
 
     Raises:
         ConfigError: Its options are wrong.
@@ -74,13 +70,7 @@ def plan_order(order: str | Mapping[str, Any], where: str) -> ComponentPlan[Task
 
 
 class Tasks:
-    """All tasks, in the order in which they are taken, without an end.
-
-    Args:
-        dataset: All of them.
-        seed: Of the order.
-        order: Its name, or ``type`` and options.
-    """
+    """All tasks, in the order in which they are taken, without an end."""
 
     def __init__(
         self, dataset: Dataset[Any], seed: int, order: str | Mapping[str, Any] = "shuffled"

@@ -31,14 +31,14 @@ OF_MODELS: Final = ("calls/", "prompts/", "tokens/")
 """Metrics of all models together that each of several has for itself, too, after its name."""
 _OF_A_MODEL: Final = "/calls/trained"
 
-TOKENIZER = (
+TOKENIZER: Final = (
     "the tokenizer does not know this text: its pre_tokenizer or vocabulary is not the one of the "
-    "model, or was set after the tokenizer was wrapped, or its chat template leaves the content out"
-)
-LOOK_AT_TOKENIZER = (
+    "model, or was set after the tokenizer was wrapped, or its chat template leaves the content "
+    "out",
     "Compare tokenizer.decode(ids) with the prompt for one of them (agl show ROLLOUT --tokens has "
-    "the ids; agl doctor compares them), and train with the tokenizer of the model"
+    "the ids; agl doctor compares them), and train with the tokenizer of the model",
 )
+"""The likely cause, and the advice."""
 
 
 @dataclass
@@ -107,17 +107,24 @@ class Diagnostics:
 
     def _of_model(self, last: Sequence[Metrics], model: str) -> list[Finding]:
         enough = min(STEPS, self._steps or STEPS)
+        codes = [*AT_ONCE]
         if len(last) < enough:
-            found = [look(last[-1:]) for look in AT_ONCE]
+            last = last[-1:]
         else:
             last = last[-max(1, enough) :]
-            found = [look(last) for look in (*AT_ONCE, _no_gradient)]
+            codes.append("no_gradient")
             if not self._means[model].have_risen:
                 has_teacher = self._estimator_of(model) == "reverse_kl"
-                compared = _equal_to_teacher if has_teacher else _equal_rewards
-                found += [look(last) for look in (compared, _no_entropy)]
-            found += [look(last) for look in (_no_tokens, _no_calls, _biased_failures)]
-        return [one for one in found if one is not None]
+                codes += ["equal_to_teacher" if has_teacher else "equal_rewards", "no_entropy"]
+            codes += ["no_tokens", "no_calls", "biased_failures"]
+        found: list[Finding] = []
+        for code in codes:
+            look, *advice = SIGNS[code]
+            if seen := look(last):
+                if code == "no_gradient" and any(SIGNS[lost][0](last) for lost in LOST_TEXT):
+                    advice = TOKENIZER
+                found.append(Finding(code, int(last[-1]["step"]), seen, *advice))
+        return found
 
     @property
     def is_unchanged(self) -> bool:
@@ -125,165 +132,106 @@ class Diagnostics:
         return self._norms == {True}
 
 
-def _same_prompts(last: Sequence[Metrics]) -> Finding | None:
+def _same_prompts(last: Sequence[Metrics]) -> str:
     different, as_tokens = _number(last[-1], "prompts/different"), last[-1].get("prompts/as_tokens")
     if different < 2 or as_tokens is None or 2 * as_tokens > different:
-        return None
-    return _finding(
-        "same_prompts",
-        last,
+        return ""
+    return (
         f"{different:.0f} prompts of step {last[-1]['step']} that differ reach the model as "
         f"{as_tokens} sequence{'s' if as_tokens > 1 else ''} of tokens, so it cannot tell them "
-        "apart",
-        TOKENIZER,
-        LOOK_AT_TOKENIZER,
+        "apart"
     )
 
 
-def _unknown_tokens(last: Sequence[Metrics]) -> Finding | None:
+def _unknown_tokens(last: Sequence[Metrics]) -> str:
     unknown, step = _number(last[-1], "tokens/unknown"), last[-1]
     tokens = _number(step, "tokens/given") + _number(step, "tokens/sampled")
     if not tokens or unknown < tokens / 2:
-        return None
-    return _finding(
-        "unknown_tokens",
-        last,
+        return ""
+    return (
         f"{unknown:.0f} of {tokens:.0f} tokens of step {step['step']} are the tokenizer's unknown "
-        "token",
-        TOKENIZER,
-        LOOK_AT_TOKENIZER,
+        "token"
     )
 
 
-def _one_by_one(last: Sequence[Metrics]) -> Finding | None:
+def _one_by_one(last: Sequence[Metrics]) -> str:
     number = _number(last[-1], "rollouts/succeeded")
     at_once = last[-1].get("time/rollouts_at_once") or number
     if number < 8 or at_once > 2 or _number(last[-1], "time/rollouts") < SLOW_SECONDS:
-        return None
-    return _finding(
-        "one_by_one",
-        last,
+        return ""
+    return (
         f"{number:.0f} rollouts of {_steps(last)} took {last[-1]['time/rollouts']:.0f} s, and "
-        f"{at_once:.1f} of them ran at once: the model's server waits for calls",
-        "each runner runs one rollout at a time, as it does by default",
-        "Give an async agent Trainer(concurrency=64), and others more n_runners",
+        f"{at_once:.1f} of them ran at once: the model's server waits for calls"
     )
 
 
-def _no_gradient(last: Sequence[Metrics]) -> Finding | None:
+def _no_gradient(last: Sequence[Metrics]) -> str:
     if any(step.get("grad_norm") != 0 for step in last):
-        return None
+        return ""
     trained = sum(_number(step, "calls/trained") for step in last)
-    lost = _same_prompts(last) or _unknown_tokens(last)
-    return _finding(
-        "no_gradient",
-        last,
+    return (
         f"the gradient was 0 in {_steps(last)}, with {trained:.0f} calls trained: the weights do "
-        "not change",
-        lost.likely
-        if lost
-        else "the model cannot answer otherwise (its tokens are padding, or each has probability "
-        "1), or the weights that would change are frozen",
-        lost.advice
-        if lost
-        else "Look at what was sampled (agl show ROLLOUT --tokens), and try "
-        "the model that you began with: agl doctor FILE",
+        "not change"
     )
 
 
-def _equal_rewards(last: Sequence[Metrics]) -> Finding | None:
+def _equal_rewards(last: Sequence[Metrics]) -> str:
     if not all(_first_reason(step) == "zero_advantage" for step in last):
-        return None
+        return ""
     means = [step["reward/mean"] for step in last if step.get("reward/mean") is not None]
     same = all(step.get("reward/std") == 0 for step in last) and len({*means}) == 1
     if same:
         seen = f"every reward in {_steps(last)} is {means[0]:.4g}"
     else:
         seen = f"the rewards of each task's rollouts are equal in {_steps(last)}"
-    return _finding(
-        "equal_rewards",
-        last,
-        f"{seen}, so no rollout is better than its siblings, and nothing is trained",
-        "the reward does not depend on the answer, or the tasks are far too hard or too easy for "
-        "this model, or it is sampled too coldly to differ",
-        "Look at some answers with their rewards (agl rollouts, agl show ROLLOUT). Give a finer "
-        "reward, tasks that succeed now and then, a larger group_size or a higher temperature",
-    )
+    return f"{seen}, so no rollout is better than its siblings, and nothing is trained"
 
 
-def _equal_to_teacher(last: Sequence[Metrics]) -> Finding | None:
+def _equal_to_teacher(last: Sequence[Metrics]) -> str:
     if not all(_first_reason(step) == "zero_advantage" for step in last):
-        return None
-    return _finding(
-        "equal_to_teacher",
-        last,
+        return ""
+    return (
         f"the teacher finds each token as likely as the model does in {_steps(last)}, and nothing "
-        "is trained",
-        "the teacher has the weights of the model",
-        "Compare the options model and teacher",
+        "is trained"
     )
 
 
-def _no_entropy(last: Sequence[Metrics]) -> Finding | None:
+def _no_entropy(last: Sequence[Metrics]) -> str:
     found = [step.get("entropy") for step in last]
     if not all(isinstance(one, int | float) and one < LEAST_ENTROPY for one in found):
-        return None
-    return _finding(
-        "no_entropy",
-        last,
+        return ""
+    return (
         f"the entropy is below {LEAST_ENTROPY} nats per token in {_steps(last)}: the model gives "
-        "the same answer every time, and its reward is no better than at the beginning",
-        "it has settled on one answer too early: the learning rate is too high, or nothing keeps "
-        "it from that",
-        "Begin again with a lower learning_rate, a higher temperature, an entropy_bonus, or a "
-        "kl.coefficient",
+        "the same answer every time, and its reward is no better than at the beginning"
     )
 
 
-def _no_tokens(last: Sequence[Metrics]) -> Finding | None:
+def _no_tokens(last: Sequence[Metrics]) -> str:
     reasons = {_first_reason(step) for step in last}
     if not reasons or not reasons <= {"no_token_ids", "no_logprobs"}:
-        return None
+        return ""
     what = "token ids" if "no_token_ids" in reasons else "log-probabilities"
-    return _finding(
-        "no_tokens",
-        last,
-        f"model calls have no {what} in {_steps(last)}, and nothing is trained",
-        "the agent does not ask through the gateway, or asks for a form (a stream, parsed answers) "
-        "in which the model's server does not give them",
-        "Use the base_url of the LLM resource, and see agl doctor FILE for each call",
-    )
+    return f"model calls have no {what} in {_steps(last)}, and nothing is trained"
 
 
-def _no_calls(last: Sequence[Metrics]) -> Finding | None:
+def _no_calls(last: Sequence[Metrics]) -> str:
     if any(_number(step, "calls/total") or "calls/total" not in step for step in last):
-        return None
+        return ""
     if not any(_number(step, "rollouts/succeeded") for step in last):
-        return None
-    return _finding(
-        "no_calls",
-        last,
-        f"rollouts succeed in {_steps(last)}, and no model call of theirs is recorded",
-        "the agent does not use the base_url of its LLM resource, or calls no model at all",
-        "See what a rollout does: agl doctor FILE",
-    )
+        return ""
+    return f"rollouts succeed in {_steps(last)}, and no model call of theirs is recorded"
 
 
-def _biased_failures(last: Sequence[Metrics]) -> Finding | None:
+def _biased_failures(last: Sequence[Metrics]) -> str:
     bias = math.fsum(_number(step, "failures/bias") for step in last)
     error = math.hypot(*(_number(step, "failures/bias_error") for step in last))
     if abs(bias) < max(LEAST_BIAS * len(last), 3 * error):
-        return None
+        return ""
     by_task = math.fsum(_number(step, "failures/bias_task") for step in last) / len(last)
-    return _finding(
-        "biased_failures",
-        last,
+    return (
         f"what failures left out of {_steps(last)} makes rewards look {abs(bias) / len(last):.2f} "
         f"deviations {'better' if bias > 0 else 'worse'} than they are; {by_task:+.2f} of that by "
-        "task, and the rest by length",
-        "hard tasks, or long answers, fail more often than others: they run into a limit, say",
-        "See which they are (agl rollouts), and give them more time, run them again "
-        "(failures.timeout=retry), or say what they are worth (penalise)",
+        "task, and the rest by length"
     )
 
 
@@ -303,16 +251,63 @@ def nothing_to_gain(evaluation: Metrics) -> Finding | None:
     )
 
 
-AT_ONCE: tuple[Callable[[Sequence[Metrics]], Finding | None], ...] = (
-    _same_prompts,
-    _unknown_tokens,
-    _one_by_one,
-)
+LOST_TEXT: Final = ("same_prompts", "unknown_tokens")
+"""Signs of a tokenizer that does not know the text."""
+AT_ONCE: Final = (*LOST_TEXT, "one_by_one")
 """Signs that one step is enough for."""
-
-
-def _finding(code: str, last: Sequence[Metrics], seen: str, likely: str, advice: str) -> Finding:
-    return Finding(code, int(last[-1]["step"]), seen, likely, advice)
+SIGNS: Final[Mapping[str, tuple[Callable[[Sequence[Metrics]], str], str, str]]] = {
+    "same_prompts": (_same_prompts, *TOKENIZER),
+    "unknown_tokens": (_unknown_tokens, *TOKENIZER),
+    "one_by_one": (
+        _one_by_one,
+        "each runner runs one rollout at a time, as it does by default",
+        "Give an async agent Trainer(concurrency=64), and others more n_runners",
+    ),
+    "no_gradient": (
+        _no_gradient,
+        "the model cannot answer otherwise (its tokens are padding, or each has probability 1), or "
+        "the weights that would change are frozen",
+        "Look at what was sampled (agl show ROLLOUT --tokens), and try the model that you began "
+        "with: agl doctor FILE",
+    ),
+    "equal_rewards": (
+        _equal_rewards,
+        "the reward does not depend on the answer, or the tasks are far too hard or too easy for "
+        "this model, or it is sampled too coldly to differ",
+        "Look at some answers with their rewards (agl rollouts, agl show ROLLOUT). Give a finer "
+        "reward, tasks that succeed now and then, a larger group_size or a higher temperature",
+    ),
+    "equal_to_teacher": (
+        _equal_to_teacher,
+        "the teacher has the weights of the model",
+        "Compare the options model and teacher",
+    ),
+    "no_entropy": (
+        _no_entropy,
+        "it has settled on one answer too early: the learning rate is too high, or nothing keeps "
+        "it from that",
+        "Begin again with a lower learning_rate, a higher temperature, an entropy_bonus, or a "
+        "kl.coefficient",
+    ),
+    "no_tokens": (
+        _no_tokens,
+        "the agent does not ask through the gateway, or asks for a form (a stream, parsed answers) "
+        "in which the model's server does not give them",
+        "Use the base_url of the LLM resource, and see agl doctor FILE for each call",
+    ),
+    "no_calls": (
+        _no_calls,
+        "the agent does not use the base_url of its LLM resource, or calls no model at all",
+        "See what a rollout does: agl doctor FILE",
+    ),
+    "biased_failures": (
+        _biased_failures,
+        "hard tasks, or long answers, fail more often than others: they run into a limit, say",
+        "See which they are (agl rollouts), and give them more time, run them again "
+        "(failures.timeout=retry), or say what they are worth (penalise)",
+    ),
+}
+"""Code -> says what is seen in steps, "" where that is nothing; the likely cause; the advice."""
 
 
 def _steps(last: Sequence[Metrics]) -> str:

@@ -49,12 +49,9 @@ def is_number(value: object) -> bool:
 
 
 def read_json_lines(path: Path) -> JsonLines:
-    """Read a file line by line; a line that is no JSON object is left out, and counted.
+    """Read a file line by line, if it is there; what is no JSON object is left out, and counted.
 
     A last line without its end is not counted: it is being written, or was cut off by a kill.
-
-    Args:
-        path: Of the file; one that is not there has no lines.
     """
     found = JsonLines(path.name)
     try:

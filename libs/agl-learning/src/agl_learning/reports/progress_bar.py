@@ -13,8 +13,6 @@ class Bar:
     Args:
         name: Of what is under way.
         total: How much there is to do; None where nobody knows.
-        done: How much of it has been done.
-        shows: Whether to show anything.
         shown: Further texts behind the numbers, by name, in this order.
     """
 

@@ -23,13 +23,7 @@ GAP_LIMIT = 0.05
 
 
 def warn_of_gap(when: str, gap: float | None, temperature: float) -> bool:
-    """Warn where recorded log-probabilities are not the model's; whether that was so.
-
-    Args:
-        when: What the message begins with.
-        gap: Mean difference in nats; None where nobody knows.
-        temperature: At which rollouts are to be sampled.
-    """
+    """Warn where recorded log-probabilities differ by ``gap`` nats; whether that was so."""
     if gap is None or gap <= GAP_LIMIT:
         return False
     logger.warning(

@@ -232,12 +232,7 @@ def set_aside(root: Path, step: int) -> None:
 def best_checkpoint(
     root: Path, val_rewards: Sequence[tuple[int, float | None]]
 ) -> tuple[Path, float] | None:
-    """The one of the highest held-out reward, and that; of equal ones the newest.
-
-    Args:
-        root: Folder of the run.
-        val_rewards: (step, mean) per evaluation.
-    """
+    """The one with the best held-out reward in a run's folder, and that; of equals the newest."""
     rewards = {step: reward for step, reward in val_rewards if reward is not None}
     known = [(rewards[step], step, at) for step, at in kept_checkpoints(root) if step in rewards]
     if not known:
@@ -249,14 +244,9 @@ def best_checkpoint(
 def remove_older(
     root: Path, keep_last: int, val_rewards: Sequence[tuple[int, float | None]]
 ) -> None:
-    """Keep the newest ones, and the best; after a kill each is as it was, or not there.
+    """Keep so many of the newest ones, and the best; damaged ones stay.
 
-    Damaged ones stay.
-
-    Args:
-        root: Folder of the run; its newest checkpoint is whole.
-        keep_last: How many of the newest.
-        val_rewards: Of the run so far, for the best.
+    After a kill each is as it was, or not there. The newest one must be whole.
     """
     best = best_checkpoint(root, val_rewards)
     for _, folder in kept_checkpoints(root)[keep_last:]:

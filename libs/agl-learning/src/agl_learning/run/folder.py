@@ -142,12 +142,9 @@ def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:
 async def cancel_dead_starts(
     store: LightningStore, folder: str | os.PathLike[str], *others: str | os.PathLike[str]
 ) -> None:
-    """Cancel what starts that are dead left queued or under way, before runners claim it.
+    """Cancel what dead starts of the run in a folder left in the store, before runners claim it.
 
-    Args:
-        store: Where it is.
-        folder: Of the run that is to start.
-        others: Folders of runs whose checkpoints it goes on from; those that live keep theirs.
+    ``others`` are folders of runs whose checkpoints it goes on from; those that live keep theirs.
 
     Raises:
         ConfigError: Another process uses the folder.

@@ -97,13 +97,7 @@ def _place(mode: RolloutMode, after: int) -> int:
 
 
 class Records:
-    """Those of one run.
-
-    Args:
-        store: Where they are; one that keeps no documents has none.
-        algorithm: Name of the algorithm.
-        start: The run, and which start of it writes.
-    """
+    """Those of one run, of which ``start`` writes; a store that keeps no documents has none."""
 
     def __init__(self, store: LightningStore, algorithm: str, start: Generation) -> None:
         self._store, self._algorithm, self._start = store, algorithm, start

@@ -68,10 +68,6 @@ def folder_of(resume_from: Path) -> Path | None:
 def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":
     """The gateway of a run; it has no model of our name yet.
 
-    Args:
-        algorithm: Whose run it is.
-        owner: What messages begin with.
-
     Raises:
         ConfigError: There is none, or it has such a model.
     """
@@ -86,12 +82,7 @@ def free_gateway(algorithm: "Algorithm", owner: str) -> "Gateway":
 
 
 def run_folder(algorithm: "Algorithm", run_dir: str | None) -> Path:
-    """Absolute: an agent may change the folder of the process, and others look for it, too.
-
-    Args:
-        algorithm: Knows the folder that its run has.
-        run_dir: The option of this name, which goes first.
-    """
+    """The folder of a run; absolute, as an agent may change that of the process."""
     return Path(run_dir or algorithm.get_run_folder() or default_folder(new_run_id())).resolve()
 
 

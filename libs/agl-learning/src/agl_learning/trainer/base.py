@@ -10,22 +10,27 @@ A trainer has a run (``agl_learning.run``), a source of experience (``trainer.so
 """
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
 from agl.algorithm.base import Algorithm
+from agl.algorithm.gateway import Gateway
 from agl.errors import AlgorithmError, ConfigError
+from agl.store.base import LightningStore
 from agl.types import LLM, Dataset, RolloutConfig
 from agl_learning.collect.collector import Collector
-from agl_learning.collect.task_order import plan_order
+from agl_learning.collect.results import Collected
+from agl_learning.collect.task_order import Tasks, plan_order
+from agl_learning.run.checkpoint import Progress
 from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
-from agl_learning.trainer.options import Evaluation, Rollouts, check_evaluation, warn_of_intervals
+from agl_learning.trainer.options import Evaluation, Rollouts
 from agl_models.gateways import sampling_of
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.credit import check_credit
@@ -41,13 +46,10 @@ from agl_runs.options import (
 )
 
 if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway
-    from agl.store.base import LightningStore
-    from agl_learning.collect.results import Collected
-    from agl_learning.collect.task_order import Tasks
-    from agl_learning.run.checkpoint import Progress
     from agl_learning.trainer.session import Session
     from agl_learning.trainer.source import Runners, Source
+
+logger = logging.getLogger("agl.learning")
 
 Credit = Annotated[str | dict[str, Any] | None, check_credit]
 
@@ -178,7 +180,7 @@ class Training(Algorithm):
         """
 
     @abstractmethod
-    async def begin(self, checkpoint: Path | None, progress: "Progress", folder: Path) -> None:
+    async def begin(self, checkpoint: Path | None, progress: Progress, folder: Path) -> None:
         """Load the model, or find the version, of a checkpoint, or those of the beginning."""
 
     @abstractmethod
@@ -191,11 +193,11 @@ class Training(Algorithm):
         """How often each task of a step runs."""
 
     @abstractmethod
-    def find_source(self, runners: "Runners", tasks: "Tasks", taken: int) -> "Source":
+    def find_source(self, runners: "Runners", tasks: Tasks, taken: int) -> "Source":
         """Where rollouts come from, when so many tasks were taken before."""
 
     @abstractmethod
-    async def learn(self, collected: "Collected", number: int) -> Learned:
+    async def learn(self, collected: Collected, number: int) -> Learned:
         """Do what step ``number`` does with its rollouts; every call of them gets its bin."""
 
     @abstractmethod
@@ -227,7 +229,7 @@ class Training(Algorithm):
         """Of the time in which nothing was computed, for rollouts had not ended."""
         return {}
 
-    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
+    async def after_step(self, number: int, collected: Collected, trained: bool) -> None:
         """Look whether the run is to go on.
 
         Raises:
@@ -301,15 +303,35 @@ class Training(Algorithm):
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
     ) -> None:
-        """Refuse options of evaluations where there is nothing to evaluate on."""
-        default = type(self).evaluation
-        check_evaluation(self.title, self.evaluation, default, val_dataset)
+        """Refuse options of evaluations where there is nothing to evaluate on.
+
+        Raises:
+            ConfigError: It names the first of them that is not its default.
+        """
+        for one in fields(self.evaluation) if not val_dataset else ():
+            value = getattr(self.evaluation, one.name)
+            if value != getattr(type(self).evaluation, one.name):
+                raise ConfigError(
+                    f"{self.title}: evaluation.{one.name} is {value}, and there are no validation "
+                    "tasks to evaluate on. Give some (val in a file, val_dataset in Python), or "
+                    f"leave evaluation.{one.name} out"
+                )
+
+    def intervals(self) -> dict[str, int | None]:
+        """Option -> after how many steps it does something, as well as at the end."""
+        return {"evaluation": self.evaluation.every}
 
     def warn_of_intervals(self) -> None:
-        """Say which interval no step ends."""
-        warn_of_intervals(self.title, self.num_steps, evaluation=self.evaluation.every)
+        """Say which interval no step ends: somebody tries a file with fewer steps."""
+        for name, every in self.intervals().items():
+            if every is not None and every > self.num_steps:
+                logger.warning(
+                    "%s: %s.every is %d, and the run has %d steps: it does nothing, beside what is "
+                    "done at the end in any case",
+                    *(self.title, name, every, self.num_steps),
+                )
 
-    async def clear_leftovers(self, store: "LightningStore") -> None:
+    async def clear_leftovers(self, store: LightningStore) -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
         origin = self.origin = await asyncio.to_thread(self.find_start)
@@ -365,7 +387,7 @@ class Training(Algorithm):
             raise AlgorithmError(f"{self.title} is not running; this exists only while run() is")
         return self._session
 
-    def gateway(self) -> "Gateway":
+    def gateway(self) -> Gateway:
         """What agents call; it has no model of our name yet.
 
         Raises:
@@ -373,7 +395,7 @@ class Training(Algorithm):
         """
         return free_gateway(self, self.title)
 
-    def collector(self) -> "Collector":
+    def collector(self) -> Collector:
         """What brings tasks to the runners and their experience back."""
         return Collector(
             self.get_store(),

@@ -4,17 +4,15 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.run.checkpoint import Progress
 from agl_learning.run.notes import Notes
+from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.version import FineTuning
 from agl_runs.options import Count, NotNegative
-
-if TYPE_CHECKING:
-    from agl_learning.trainer.replay_result import Replay
 
 logger = logging.getLogger("agl.learning")
 
@@ -112,7 +110,7 @@ class PaidTraining(FineTuning):
             self.summary = over.summary
             logger.info("%s, dry run: %s; nothing was trained", self.name, over.summary["bill"])
 
-    async def replay(self, step: int) -> "Replay":
+    async def replay(self, step: int) -> Replay:
         """Refuse: it would be billed, and be another training at its provider."""
         raise ConfigError(
             f"{self.title} cannot train a step again: its provider would bill it, and trains "

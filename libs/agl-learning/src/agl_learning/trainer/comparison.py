@@ -4,20 +4,16 @@ import hashlib
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.store.base import LightningStore
+from agl_learning.advantages.weighing import Weighed
+from agl_learning.collect.results import Collected
 from agl_learning.trainer.replay_result import Compared, Replay
 from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import ledger_parts
+from agl_records.types import LedgerPart
 
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_learning.advantages.weighing import Weighed
-    from agl_learning.collect.results import Collected
-    from agl_records.types import LedgerPart
-
-TOLERANCE = 1e-3
-"""Relative, of the metrics of runs that are not deterministic."""
 _TINY = 1e-5
 """Smaller differences are none then: of a loss about zero."""
 _OF_THE_START = ("step", "generation", "version", "seconds")
@@ -25,12 +21,7 @@ _TIMES = "time/"
 """Metrics that say nothing of what was trained, and what the names of others begin with."""
 
 
-def new_replay(step: int, begun_at: int, exact: bool) -> Replay:
-    """One in which nothing is compared yet."""
-    return Replay(step, begun_at, exact, 0.0 if exact else TOLERANCE)
-
-
-def digest_of(one: "Weighed") -> str:
+def digest_of(one: Weighed) -> str:
     """What tells a row, and how much it was trained, from another."""
     row, found = one.row, hashlib.sha256()
     for numbers in (
@@ -67,11 +58,7 @@ def compare_rows(
 ) -> None:
     """Add the rows or examples that were trained: their tokens, log-probabilities and advantages.
 
-    Args:
-        replay: Gets it.
-        before: A digest of each; None where the run did not note them.
-        now: Likewise.
-        rollout_ids: Of which rollout each is now, as far as that is known.
+    Of each there is a digest; None where the run noted none. ``rollout_ids`` are those of now.
     """
     where = ""
     if before is not None and before != now:
@@ -91,7 +78,7 @@ def _short(digests: Sequence[str] | None) -> str | None:
 
 
 async def compare_accounts(
-    replay: Replay, store: "LightningStore", run_id: str, collected: "Collected"
+    replay: Replay, store: LightningStore, run_id: str, collected: Collected
 ) -> None:
     """Add what became of each call, with its reward and advantage, against the store's ledger."""
     ids = {rollout.rollout_id for rollout in collected.rollouts}
@@ -122,7 +109,7 @@ async def compare_accounts(
         replay.notes.append("the store has no accounts of this step to compare with")
 
 
-def _bins(parts: "Sequence[LedgerPart]") -> dict[str, tuple[Any, Any, Any]]:
+def _bins(parts: Sequence[LedgerPart]) -> dict[str, tuple[Any, Any, Any]]:
     """Item -> bin, reward and advantage, rollouts in the order of their ids."""
     found: dict[str, tuple[Any, Any, Any]] = {}
     for part in sorted(parts, key=lambda part: part.rollout_id):

@@ -2,17 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from agl.errors import AlgorithmError
+from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import why_nothing
-from agl_learning.run.checkpoint import set_aside
+from agl_learning.run.checkpoint import Progress, set_aside
+from agl_learning.trainer.base import Training
 from agl_learning.trainer.options import Stopping
-
-if TYPE_CHECKING:
-    from agl_learning.collect.results import Collected
-    from agl_learning.run.checkpoint import Progress
-    from agl_learning.trainer.session import Session
 
 logger = logging.getLogger("agl.learning")
 
@@ -20,40 +17,19 @@ TARGET_STEPS = 3
 """So many steps in a row must reach ``stopping.target_reward``."""
 
 
-class Ends(Protocol):
-    """What is asked of a trainer that may end early; see ``OnlineTraining``."""
-
-    steps: int
-    stopping: Stopping
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def session(self) -> "Session": ...
-
-    def is_solved(self, collected: "Collected") -> bool: ...
-
-    def is_a_draw(self, collected: "Collected") -> bool: ...
-
-
 class Ending:
-    """Counts the steps in a row that trained nothing, and looks for rewards that will do.
+    """Counts the steps in a row that trained nothing, and looks for rewards that will do."""
 
-    Args:
-        training: Its options ``stopping`` and ``steps`` are read.
-    """
-
-    def __init__(self, training: Ends) -> None:
-        self._training = training
+    def __init__(self, training: Training, stopping: Stopping) -> None:
+        self._training, self._stopping = training, stopping
         self.idle_steps = 0
         """In a row, up to the newest one."""
         self._is_solved = False
 
-    def begin(self, progress: "Progress") -> None:
+    def begin(self, progress: Progress) -> None:
         """Go on as a checkpoint has it."""
         self.idle_steps = progress.idle_steps
-        enough = self.idle_steps >= self._training.stopping.max_idle_steps
+        enough = self.idle_steps >= self._stopping.max_idle_steps
         self._is_solved = progress.is_solved and enough
 
     def progress(self) -> dict[str, Any]:
@@ -62,13 +38,15 @@ class Ending:
 
     def is_over(self, rewards: Sequence[float | None]) -> bool:
         """Whether nothing is left to learn, or the newest steps have reached the target."""
-        target, newest = self._training.stopping.target_reward, rewards[-TARGET_STEPS:]
+        target, newest = self._stopping.target_reward, rewards[-TARGET_STEPS:]
         is_reached = target is not None and all(
             reward is not None and reward >= target for reward in newest
         )
         return (is_reached and len(newest) == TARGET_STEPS) or self._is_solved
 
-    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
+    async def after_step(
+        self, number: int, collected: Collected, trained: bool, is_solved: bool
+    ) -> None:
         """Look whether the run is to go on.
 
         Raises:
@@ -78,12 +56,10 @@ class Ending:
         if trained:
             self.idle_steps = 0
             return
-        if training.is_a_draw(collected):
-            return
         self.idle_steps += 1
-        is_enough = self.idle_steps >= training.stopping.max_idle_steps
+        is_enough = self.idle_steps >= self._stopping.max_idle_steps
         has_learned = training.session.totals.counts["calls_trained"] > 0
-        if has_learned and training.is_solved(collected):
+        if has_learned and is_solved:
             self._is_solved = is_enough
             if is_enough:
                 logger.warning(
@@ -96,7 +72,7 @@ class Ending:
         why = why_nothing(collected)
         # Few rollouts may have equal rewards by chance; without any row something is wrong.
         in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
-        if is_enough or (number == training.steps and in_vain):
+        if is_enough or (number == training.num_steps and in_vain):
             # What failed them may be mended. A run that was stopped amid them has saved them.
             set_aside(training.session.folder, number - self.idle_steps)
             await training.session.records.redraw("train", number - self.idle_steps)

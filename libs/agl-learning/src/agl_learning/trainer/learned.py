@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from reprlib import repr as short
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from agl.errors import AlgorithmError
+from agl_learning.advantages.weighing import Weighed
+from agl_records.ledger.ledger import Ledger
 from agl_records.types import Exclusion, ExclusionReason
-
-if TYPE_CHECKING:
-    from agl_learning.advantages.weighing import Weighed
-    from agl_records.ledger.ledger import Ledger
 
 logger = logging.getLogger("agl.learning")
 
@@ -35,8 +33,8 @@ class Learned:
 
 
 def read_update(
-    owner: str, updated: Any, rows: "list[Weighed]"
-) -> "tuple[dict[str, Any], list[Weighed]]":
+    owner: str, updated: Any, rows: list[Weighed]
+) -> tuple[dict[str, Any], list[Weighed]]:
     """The metrics that an update returned, None for NaN and infinity, and the rows that it used.
 
     Raises:
@@ -76,9 +74,9 @@ def check_names(owner: str, learned: Mapping[str, Any], own: Mapping[str, Any]) 
 
 
 def leave_out(
-    ledger: "Ledger",
-    rows: "Sequence[Weighed]",
-    used: "Sequence[Weighed]",
+    ledger: Ledger,
+    rows: Sequence[Weighed],
+    used: Sequence[Weighed],
     reason: ExclusionReason,
     detail: str,
 ) -> None:

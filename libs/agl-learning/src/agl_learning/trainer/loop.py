@@ -9,27 +9,25 @@ import logging
 import time
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.collect.collector import AS_ASKED
+from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.run.checkpoint import Progress, making, remove_older
+from agl_learning.trainer.base import Training
 from agl_learning.trainer.opening import open_run
 from agl_learning.trainer.runners import RunnersOfRun
-
-if TYPE_CHECKING:
-    from agl_learning.collect.results import Collected
-    from agl_learning.trainer.base import Training
-    from agl_learning.trainer.session import Session
+from agl_learning.trainer.session import Session
 
 logger = logging.getLogger("agl.learning")
 
 
 async def run(
-    training: "Training", train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    training: Training, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
 ) -> None:
     """Do all steps that the run has not had yet.
 
@@ -55,8 +53,7 @@ async def run(
     training.origin = None
     async with open_run(training, origin) as session:
         tasks = Tasks(train_dataset, training.seed, training.task_order)
-        stop = training.asked_to_stop
-        loop = training.running = Loop(training, session, tasks, val_dataset, stop)
+        loop = training.running = Loop(training, session, tasks, val_dataset)
         try:
             stopped = await loop.run()
             training.summary = {
@@ -78,27 +75,14 @@ async def run(
 
 
 class Loop:
-    """The steps of one start of a run.
-
-    Args:
-        training: Says what is learned.
-        session: The start.
-        tasks: Of training.
-        val: Tasks of evaluations; None, or none, has no evaluation.
-        asked_to_stop: Set when the run is to stop.
-    """
+    """The steps of one start of a run; without tasks in ``val`` it evaluates nothing."""
 
     def __init__(
-        self,
-        training: "Training",
-        session: "Session",
-        tasks: Tasks,
-        val: Dataset[Any] | None,
-        asked_to_stop: asyncio.Event,
+        self, training: Training, session: Session, tasks: Tasks, val: Dataset[Any] | None
     ) -> None:
         self._training, self._session = training, session
         self._val = [] if val is None else [val[index] for index in range(len(val))]
-        self._asked_to_stop, self._event_loop = asked_to_stop, asyncio.get_running_loop()
+        self._event_loop = asyncio.get_running_loop()
         self._runners = RunnersOfRun(training, session)
         self._source = training.find_source(self._runners, tasks, session.taken)
 
@@ -110,7 +94,7 @@ class Loop:
         saved_at = session.steps_done
         try:
             while not self._is_over():
-                if self._asked_to_stop.is_set():
+                if training.asked_to_stop.is_set():
                     raise StoppedError(AS_ASKED)
                 await self._evaluate_when_due()
                 if session.requests.ends:  # by what it came to: no further version is made, or paid
@@ -144,7 +128,7 @@ class Loop:
             "asked to stop: what is under way ends first. Asked once more, it ends at once; either "
             "way the run can be continued"
         )
-        self._asked_to_stop.set()
+        self._training.asked_to_stop.set()
 
     async def _step(self) -> bool:
         """Do the next step; whether a checkpoint was saved after it."""
@@ -245,11 +229,7 @@ class Loop:
     # --- evaluating
 
     async def _evaluate_when_due(self, *, last: bool = False) -> None:
-        """Evaluate the newest version on the validation tasks, if it is its turn and was not yet.
-
-        Args:
-            last: Whether no step comes after.
-        """
+        """Evaluate the newest version, if it was not yet and it is its turn or the last."""
         training, session = self._training, self._session
         step, every = session.steps_done, training.evaluation.every
         is_due = step == session.begun_at or step % (every or step + 1) == 0
@@ -282,7 +262,7 @@ class Loop:
             await session.requests.tell_again("on_evaluation_end", **told)
         await session.records.done("val", step, line)
 
-    async def _evaluate(self) -> "Collected":
+    async def _evaluate(self) -> Collected:
         """Run the tasks of an evaluation; its calls are excluded from training."""
         training, session = self._training, self._session
         step = session.steps_done

@@ -41,7 +41,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -50,22 +50,26 @@ from agl.utils.checks import check_choice
 from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.advantages.weighing import (
+    Weighed,
     WeighingOptions,
     check_weighing,
     is_a_draw,
     is_solved,
     weigh,
 )
+from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics, version_lag
+from agl_learning.collect.task_order import Tasks
 from agl_learning.reports.report import warn_of_gap
-from agl_learning.run.checkpoint import best_checkpoint
+from agl_learning.run.checkpoint import Progress, best_checkpoint
 from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import digest_of
 from agl_learning.trainer.ending import Ending
 from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update
-from agl_learning.trainer.options import Checkpoints, Stopping, warn_of_intervals
+from agl_learning.trainer.options import Checkpoints, Stopping
+from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.source import (
     Ahead,
     InStep,
@@ -76,19 +80,12 @@ from agl_learning.trainer.source import (
 )
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.versions import Version
+from agl_records.training_data import TrainingRow
 from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 from agl_runs.options import AboveZero, Count, absolute, pick_options
 
-if TYPE_CHECKING:
-    from agl_learning.advantages.weighing import Weighed
-    from agl_learning.collect.results import Collected
-    from agl_learning.collect.task_order import Tasks
-    from agl_learning.run.checkpoint import Progress
-    from agl_learning.trainer.replay_result import Replay
-    from agl_records.training_data import TrainingRow
-
-    Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
-    """What an update says: its metrics, and perhaps which rows it used."""
+Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
+"""What an update says: its metrics, and perhaps which rows it used."""
 
 logger = logging.getLogger("agl.learning")
 
@@ -151,12 +148,11 @@ class OnlineTraining(Training):
         super().__post_init__()
         check_weighing(self.title, self)
         check_choice(self.title, [*EXCLUSION_REASONS], why_unused=self.why_unused[0])
-        names = ("max_staleness", "max_refills", "deterministic")
-        check_source(self.title, self, **{name: getattr(self, name) for name in names})
+        check_source(self.title, self)
         self.resume_from = absolute(self.resume_from)
         self.weights_version = 0
         """Which weights answer; one more after each update."""
-        self._ending = Ending(self)
+        self._ending = Ending(self, self.stopping)
         self._gap_warned = False
         self._lags: dict[str, int] = {}
 
@@ -175,7 +171,7 @@ class OnlineTraining(Training):
         """
 
     @abstractmethod
-    def update(self, rows: "list[Weighed]") -> "Updated":
+    def update(self, rows: list[Weighed]) -> Updated:
         """Change the weights; called in a thread, and no answer may mix those of before and after.
 
         Args:
@@ -201,7 +197,7 @@ class OnlineTraining(Training):
             ConfigError: It cannot.
         """
 
-    def weigh(self, collected: "Collected") -> "list[Weighed]":
+    def weigh(self, collected: Collected) -> list[Weighed]:
         """What is trained, and how much; every call of the collection gets its bin."""
         if self.max_staleness:
             self._lags = reject_stale(collected, self.weights_version, self.max_staleness)
@@ -221,9 +217,24 @@ class OnlineTraining(Training):
         """Whether the loss has terms for calls without advantage, as a bonus for entropy."""
         return False
 
-    def foresee(self, rows: "list[TrainingRow]") -> "Foreseen | None":
+    def foresee(self, rows: list[TrainingRow]) -> Foreseen | None:
         """What the model has to say of the rows before their advantages are made; nothing."""
         return None
+
+    # --- the run
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        from agl_learning.trainer.loop import run
+
+        await run(self, train_dataset, val_dataset)
+
+    async def replay(self, step: int) -> Replay:
+        """See ``agl_learning.trainer.replay``."""
+        from agl_learning.trainer.replay import replay
+
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
 
     # --- the loop's questions
 
@@ -235,9 +246,8 @@ class OnlineTraining(Training):
     def num_copies(self) -> int:
         return self.group_size
 
-    def warn_of_intervals(self) -> None:
-        super().warn_of_intervals()
-        warn_of_intervals(self.title, self.steps, checkpoints=self.checkpoints.every)
+    def intervals(self) -> dict[str, int | None]:
+        return {**super().intervals(), "checkpoints": self.checkpoints.every}
 
     @property
     def num_kept(self) -> int | None:
@@ -282,13 +292,13 @@ class OnlineTraining(Training):
         folder = super().folder_of_options(given)
         return folder or (folder_of(Path(self.resume_from)) if self.resume_from else None)
 
-    async def begin(self, checkpoint: Path | None, progress: "Progress", folder: Path) -> None:
+    async def begin(self, checkpoint: Path | None, progress: Progress, folder: Path) -> None:
         self.weights_version = progress.version
         self._ending.begin(progress)
         self.load(checkpoint, folder)
         self.session.collector.patience_seconds *= 1 + self.max_staleness
 
-    def find_source(self, runners: Runners, tasks: "Tasks", taken: int) -> Source:
+    def find_source(self, runners: Runners, tasks: Tasks, taken: int) -> Source:
         given = (runners, tasks, self.groups_per_step, taken)
         if self.max_staleness:
             return Ahead(*given, self.max_staleness, self.steps)
@@ -299,7 +309,7 @@ class OnlineTraining(Training):
 
     # --- a step
 
-    async def learn(self, collected: "Collected", number: int) -> Learned:
+    async def learn(self, collected: Collected, number: int) -> Learned:
         rows = await asyncio.to_thread(self.weigh, collected)
         start, learned = time.perf_counter(), dict[str, Any]()
         if rows:
@@ -314,14 +324,14 @@ class OnlineTraining(Training):
         of_rows = [digest_of(one) for one in rows], [one.row.rollout_id for one in rows]
         return Learned({**metrics, **learned}, bool(rows), *of_rows)
 
-    def learn_now(self, rows: "list[Weighed]") -> "tuple[dict[str, Any], list[Weighed]]":
+    def learn_now(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
         """Change the weights by one row or more, in the thread that asks; metrics, rows used."""
         lag = version_lag([one.row for one in rows], self.weights_version)
         learned, used = read_update(self.title, self.update(rows), rows)
         self.weights_version += 1
         return {**learned, "version_lag": lag}, used
 
-    def measured(self, collected: "Collected", rows: "list[Weighed]") -> dict[str, Any]:
+    def measured(self, collected: Collected, rows: list[Weighed]) -> dict[str, Any]:
         """Metrics of a step, but for those of its place, its time and its update."""
         groups = len({one.group for one in collected.ended})
         refilled = {"groups/refilled": groups - self.groups_per_step} if self.max_refills else {}
@@ -349,45 +359,27 @@ class OnlineTraining(Training):
             "best_checkpoint": None if best is None else str(best[0]),
         }
 
-    # --- the run
-
-    async def run(
-        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
-    ) -> None:
-        from agl_learning.trainer.loop import run
-
-        await run(self, train_dataset, val_dataset)
-
-    async def replay(self, step: int) -> "Replay":
-        """See ``agl_learning.trainer.replay``."""
-        from agl_learning.trainer.replay import replay
-
-        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
-
     # --- when it ends, and what is odd
 
     def is_over(self) -> bool:
         own = self.session.rewards[self.session.begun_at :]
         return self._ending.is_over(own) or self.is_budget_spent()
 
-    def is_solved(self, collected: "Collected") -> bool:
+    def is_solved(self, collected: Collected) -> bool:
         """Whether equal rewards are all that kept what was collected from being trained."""
         return is_solved(collected, self.weighing)
 
-    def is_a_draw(self, collected: "Collected") -> bool:
+    def is_a_draw(self, collected: Collected) -> bool:
         """Whether rewards differ, and still nothing has an advantage; no sign of anything."""
         return is_a_draw(collected, self.weighing)
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
-        """Warn, once, where what was recorded when sampling is not the model's.
-
-        Args:
-            when: What the warning begins with.
-            learned: What ``learn_now`` says.
-        """
+        """Warn, once, where an update says that what sampling recorded is not the model's."""
         if learned.get("version_lag") == 0 and not self._gap_warned:
             gap = learned.get("logprob_gap")
             self._gap_warned = warn_of_gap(when, gap, self.temperature)
 
-    async def after_step(self, number: int, collected: "Collected", trained: bool) -> None:
-        await self._ending.after_step(number, collected, trained)
+    async def after_step(self, number: int, collected: Collected, trained: bool) -> None:
+        if trained or not self.is_a_draw(collected):
+            is_solved = not trained and self.is_solved(collected)
+            await self._ending.after_step(number, collected, trained, is_solved)

@@ -5,11 +5,12 @@ import gc
 import logging
 from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agl_learning.collect.step_metrics import Totals
+from agl.algorithm.gateway import Gateway
+from agl.store.base import LightningStore
 from agl_learning.reports.report import Report
-from agl_learning.run.checkpoint import set_aside
+from agl_learning.run.checkpoint import Progress, set_aside
 from agl_learning.run.folder import (
     Generation,
     hold_run,
@@ -18,22 +19,16 @@ from agl_learning.run.folder import (
     read_generation,
     write_generation,
 )
-from agl_learning.run.records import Records
-from agl_learning.trainer.requests import Requests
+from agl_learning.run.start import Origin
+from agl_learning.trainer.base import Training
 from agl_learning.trainer.session import Session
 from agl_runs.differences import shape_changes
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_learning.run.checkpoint import Progress
-    from agl_learning.run.start import Origin
-    from agl_learning.trainer.base import Training
 
 logger = logging.getLogger("agl.learning")
 
 
 @contextlib.asynccontextmanager
-async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Session]:
+async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session]:
     """A block in which a run has its folder, and goes on from its newest checkpoint."""
     gateway = training.gateway()
     folder, progress = origin.folder, origin.progress()
@@ -44,7 +39,7 @@ async def open_run(training: "Training", origin: "Origin") -> AsyncGenerator[Ses
             about["origin"] = origin.other_run
         start = next_generation(folder, training, **about)
         session = new_session(training, training.get_store(), start, folder, progress, gateway)
-        session.checkpoint, session.requests = origin.checkpoint, Requests(training.hooks, progress)
+        session.checkpoint = origin.checkpoint
         session.begun_at = 0 if origin.is_same_run else progress.step
         training.enter(session)
         try:
@@ -81,32 +76,19 @@ def _settled() -> Generator[None]:
 
 
 def new_session(
-    training: "Training",
-    store: "LightningStore",
+    training: Training,
+    store: LightningStore,
     start: Generation,
     folder: Path,
-    progress: "Progress",
-    gateway: Any,
-    *,
-    shows: bool = True,
+    progress: Progress,
+    gateway: Gateway | None,
 ) -> Session:
-    """What exists while the run, or a replay of it, runs."""
-    show = shows and training.show_progress
-    return Session(
-        algorithm=training.name,
-        folder=folder,
-        generation=start,
-        report=Report(training, training.name, folder, training.num_steps, progress.step, show),
-        store=store,
-        gateway=gateway,
-        collector=training.collector(),
-        records=Records(store, training.name, start),
-        totals=Totals(progress.totals),
-        steps_done=progress.step,
-        taken=progress.taken,
-        rewards=list(progress.rewards),
-        val_rewards=list(progress.val_rewards),
-    )
+    """What exists while the run runs; or, without a gateway, its replay, which nobody hears of."""
+    is_replay, name = gateway is None, training.name
+    shows, hooks = training.show_progress and not is_replay, () if is_replay else training.hooks
+    report = Report(training, name, folder, training.num_steps, progress.step, shows)
+    given = (store, start, folder, progress, gateway)
+    return Session(name, *given, training.collector(), report, hooks)
 
 
 async def _go_back(session: Session, changes: Sequence[str]) -> None:

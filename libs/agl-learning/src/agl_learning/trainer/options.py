@@ -1,13 +1,8 @@
 """Options of trainers that belong together."""
 
-import logging
-from collections.abc import Sized
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from agl.errors import ConfigError
 from agl_runs.options import AboveZero, Count, Group, NotNegative
-
-logger = logging.getLogger("agl.learning")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -95,36 +90,3 @@ class Lora(Group):
     def effective_alpha(self) -> float:
         """Alpha, with its default."""
         return self.alpha or 2 * self.rank
-
-
-def check_evaluation(owner: str, given: Evaluation, default: Evaluation, val: Sized | None) -> None:
-    """Refuse options of evaluations where there are none.
-
-    Args:
-        owner: What messages begin with.
-        given: Those that it has.
-        default: Those that it has if nothing is given.
-        val: The tasks of evaluations.
-
-    Raises:
-        ConfigError: It names the first of them that is not its default.
-    """
-    for one in fields(given) if not val else ():
-        value = getattr(given, one.name)
-        if value != getattr(default, one.name):
-            raise ConfigError(
-                f"{owner}: evaluation.{one.name} is {value}, and there are no validation tasks to "
-                "evaluate on. Give some (val in a file, val_dataset in Python), or leave "
-                f"evaluation.{one.name} out"
-            )
-
-
-def warn_of_intervals(owner: str, steps: int, **given: int | None) -> None:
-    """Say what comes of an interval that no step ends: somebody tries a file with fewer steps."""
-    for name, every in given.items():
-        if every is not None and every > steps:
-            logger.warning(
-                "%s: %s.every is %d, and the run has %d steps: it does nothing, beside what is "
-                "done at the end in any case",
-                *(owner, name, every, steps),
-            )

@@ -4,27 +4,24 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import ConfigError
 from agl.store.forwarding import StandInStore
+from agl_learning.collect.collector import Collector
 from agl_learning.run.checkpoint import Progress, find_checkpoint, whole_checkpoints
 from agl_learning.run.folder import Generation, read_generation
 from agl_learning.run.records import Record
 from agl_learning.run.start import folder_of
+from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import (
     compare_accounts,
     compare_metrics,
     compare_rows,
     compare_weights,
-    new_replay,
 )
 from agl_learning.trainer.opening import new_session
 from agl_learning.trainer.replay_result import Replay
-
-if TYPE_CHECKING:
-    from agl_learning.collect.collector import Collector
-    from agl_learning.trainer.base import Training
 
 
 class _Untouched(StandInStore):
@@ -34,14 +31,14 @@ class _Untouched(StandInStore):
         return None if operation == "put_documents" else await super().call(operation, arguments)
 
 
-async def replay(training: "Training", step: int, folder: Path | None) -> Replay:
+async def replay(training: Training, step: int, folder: Path | None) -> Replay:
     """Train from the newest whole checkpoint before a step up to it; see ``Training.replay``."""
     begun = None if folder is None else read_generation(folder)
     if folder is None or begun is None:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
     with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
-        given = (begun, Path(scratch), Progress(0, 0), None)
-        session = new_session(training, _Untouched(training.get_store()), *given, shows=False)
+        store = _Untouched(training.get_store())
+        session = new_session(training, store, begun, Path(scratch), Progress(0, 0), None)
         await session.records.read()
         steps = session.records.steps()
         _check_trained(steps, step, folder)
@@ -57,7 +54,7 @@ async def replay(training: "Training", step: int, folder: Path | None) -> Replay
             left = {number: what_is_left(folder, number, progress.step) for number in again}
             await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
             exact = steps[step].weights is not None and training.deterministic
-            told = new_replay(step, progress.step, exact)
+            told = Replay(step, progress.step, exact)
             others = training.changed_options(folder)
             told.notes += [f"with another option than the run: {one}" for one in others]
             if progress.step in steps:
@@ -89,7 +86,7 @@ def _check_trained(steps: Mapping[int, Record], step: int, folder: Path) -> None
 
 
 async def _check_rollouts(
-    collector: "Collector", records: Mapping[int, Record], what_is_left: Mapping[int, str]
+    collector: Collector, records: Mapping[int, Record], what_is_left: Mapping[int, str]
 ) -> None:
     """Refuse to begin where the store does not have the rollouts of all steps."""
     for step, record in records.items():
@@ -103,7 +100,7 @@ async def _check_rollouts(
 
 
 def checkpoint_before(
-    training: "Training", folder: Path, step: int, begun: Generation
+    training: Training, folder: Path, step: int, begun: Generation
 ) -> Path | None:
     """The newest whole one that a step can be trained from; None is the run's beginning.
 
@@ -128,10 +125,7 @@ def checkpoint_before(
 def what_is_left(folder: Path, missing: int, begun_at: int | None = None) -> str:
     """Which steps can be trained again, for a message.
 
-    Args:
-        folder: Of the run.
-        missing: The step that cannot.
-        begun_at: Of the whole checkpoint before it; None where there is none.
+    ``missing`` is the step that cannot; ``begun_at`` is that of the whole checkpoint before it.
     """
     left: list[str] = []
     if begun_at is not None and missing > begun_at + 1:

@@ -28,12 +28,15 @@ class Replay:
     """The step of the checkpoint from which it was trained again; 0 is the run's beginning."""
     is_exact: bool
     """Whether each bit must be the same; else numbers may differ by ``tolerance``."""
-    tolerance: float = 0.0
-    """Relative."""
     compared: list[Compared] = field(default_factory=list[Compared])
     """In the order in which one follows from the other."""
     notes: list[str] = field(default_factory=list[str])
     """What a reader must know of it."""
+
+    @property
+    def tolerance(self) -> float:
+        """Relative, of metrics."""
+        return 0.0 if self.is_exact else 1e-3
 
     @property
     def first_difference(self) -> Compared | None:

@@ -3,14 +3,12 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from agl.plugins.hooks import CALLED, HookCaller, HookManager
 from agl.utils.json_values import json_of, parse_json
 from agl.utils.text import full_name_of
-
-if TYPE_CHECKING:
-    from agl_learning.run.checkpoint import Progress
+from agl_learning.run.checkpoint import Progress
 
 logger = logging.getLogger("agl.learning")
 
@@ -22,13 +20,9 @@ class Requests:
     values, in each checkpoint, and gets it back when a run goes on from there. Of what comes again
     after that checkpoint it hears again, as its state is from before; other hooks do not. A state
     is of a class, a dataclass's fields, and the place among hooks alike in these.
-
-    Args:
-        hooks: Objects given to the trainer.
-        progress: Of the checkpoint that the start goes on from.
     """
 
-    def __init__(self, hooks: Sequence[Any], progress: "Progress") -> None:
+    def __init__(self, hooks: Sequence[Any], progress: Progress) -> None:
         self.saves = self.evaluates = False
         stateful = [hook for hook in hooks if hasattr(hook, "load_state_dict")]
         self._again = HookCaller(stateful, manager=HookManager())

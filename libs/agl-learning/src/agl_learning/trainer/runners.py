@@ -1,34 +1,80 @@
 """What runs the tasks of a run: the newest version serves, runners roll out, the store keeps."""
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
 
 from agl.errors import AlgorithmError, StoppedError
 from agl.types import RolloutMode
 from agl_learning.collect.results import Collected
 from agl_learning.collect.task_order import digest
 from agl_learning.run.records import Record
-from agl_learning.trainer.serving import Serving
-
-if TYPE_CHECKING:
-    from agl_learning.trainer.base import Training
-    from agl_learning.trainer.session import Session
+from agl_learning.trainer.base import ServedModel, Training
+from agl_learning.trainer.session import Session
+from agl_models.gateways import entry_of, model_served
+from agl_models.versions import Served, Version
 
 logger = logging.getLogger("agl.learning")
 
 OTHER_TASKS = "had other tasks"
 
 
+class Serving:
+    """Serves a trainer's newest version from when it is asked for until ``end``."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._lock = asyncio.Lock()
+        self._stack = contextlib.AsyncExitStack()
+        self._resources: dict[str, str] | None = None
+        self._served = Served({})
+
+    async def resources(self) -> dict[str, str]:
+        """Have the newest version answer; ids of the resources per mode."""
+        async with self._lock:  # a source may ask several times at once
+            if self._resources is None:
+                published = self._published(self._training.version)
+                self._resources = await self._stack.enter_async_context(published)
+            return self._resources
+
+    async def end(self) -> None:
+        """End it, where one is served."""
+        self._resources = None
+        await self._stack.aclose()
+
+    async def why_silent(self) -> str | None:
+        """Why what was served last answers no more; None as long as it may answer."""
+        return await self._served.why_silent()
+
+    @contextlib.asynccontextmanager
+    async def _published(self, version: Version) -> AsyncGenerator[dict[str, str]]:
+        training = self._training
+        gateway, store = training.session.gateway, training.get_store()
+        async with training.serve(version) as self._served, contextlib.AsyncExitStack() as stack:
+            models = training.models_served(self._served)
+            for one in models:
+                entry = entry_of(one.name, one.litellm_params, one.sampling, one.forced)
+                await stack.enter_async_context(model_served(gateway, entry, store))
+            # What trains comes last: those are the latest resources of the store.
+            yield {mode: await self._publish(version, mode, models) for mode in ("val", "train")}
+
+    async def _publish(self, version: Version, mode: str, models: list[ServedModel]) -> str:
+        training = self._training
+        resources = {**(training.get_initial_resources() or {})}
+        for one in models:
+            resources[one.resource] = training.session.gateway.as_resource(
+                model=one.name, sampling_parameters=one.sampling[mode]
+            )
+        resources_id = f"{training.name}-{training.session.run_id}-{version.number}-{mode}"
+        return (await training.publish_resources(resources, resources_id)).resources_id
+
+
 class RunnersOfRun:
-    """What a source asks for rollouts, and what an evaluation does.
+    """What a source asks for rollouts, and what an evaluation does."""
 
-    Args:
-        training: Says what it serves, and how often each task runs.
-        session: The start of the run.
-    """
-
-    def __init__(self, training: "Training", session: "Session") -> None:
+    def __init__(self, training: Training, session: Session) -> None:
         self._training, self._session = training, session
         self.serving = Serving(training)
 
@@ -51,12 +97,8 @@ class RunnersOfRun:
     ) -> Collected:
         """Run tasks with the newest version, as far as no earlier start of the run has.
 
-        Args:
-            after: So many steps come before the one, or the evaluation, that they are for.
-            tasks: Their inputs.
-            first_group: The group of the first task.
-            mode: Of the rollouts.
-            at_once: Take what there is; what has not ended is cancelled.
+        They are for what comes ``after`` so many steps; ``first_group`` is that of the first task.
+        With ``at_once`` it takes what there is; what has not ended is cancelled.
         """
         session, resources = self._session, await self.serving.resources()
         about = {
@@ -77,15 +119,10 @@ class RunnersOfRun:
         tasks: Callable[[int], Sequence[Any]],
         mode: RolloutMode = "train",
     ) -> Collected:
-        """All that belongs to a place: what its record has, or what is gathered now.
+        """All that belongs to a place: what its record has, or what ``gather`` brings by ``ask``.
 
-        What an earlier start has collected, and the store does not have any more, is given up.
-
-        Args:
-            after: So many steps come before.
-            gather: Collects by ``ask``.
-            tasks: Gives those of so many groups, the first ones.
-            mode: Of the rollouts.
+        What an earlier start has collected is given up if the store does not have it any more, or
+        if it is of other tasks than the first so many of ``tasks``.
 
         Raises:
             StoppedError: The run was asked to stop, or its budget was spent, before all were done.

@@ -1,9 +1,10 @@
 """One start of a run while it runs: its folder, sums and report."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from agl.store.base import LightningStore
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import Totals
@@ -14,42 +15,44 @@ from agl_learning.run.records import Records
 from agl_learning.trainer.requests import Requests
 from agl_records.ledger.ledger import save_ledger
 
-if TYPE_CHECKING:
-    from agl.algorithm.gateway import Gateway
-    from agl.store.base import LightningStore
 
-
-@dataclass(kw_only=True)
 class Session:
-    """One start of a run, anew or going on."""
+    """One start of a run, anew or going on from ``progress``, which a checkpoint has."""
 
-    algorithm: str
-    """Its name, in the ledger and in rollouts' metadata."""
-    folder: Path
-    generation: Generation
-    report: Report
-    store: "LightningStore"
-    gateway: "Gateway"
-    collector: Collector
-    records: Records
-    totals: Totals
-    """Of the whole run."""
-    steps_done: int
-    """Of the whole run; those before this start count."""
-    taken: int = 0
-    """Tasks that the steps before this start took."""
-    requests: Requests = field(default_factory=lambda: Requests((), Progress(0, 0)))
-    """Of hooks."""
-    checkpoint: Path | None = None
-    """The newest one."""
-    begun_at: int = 0
-    """How many of them another run has done, from whose checkpoint this one began."""
-    rewards: list[float | None] = field(default_factory=list[float | None])
-    """Mean per step, those of earlier starts too."""
-    val_rewards: list[tuple[int, float | None]] = field(
-        default_factory=list[tuple[int, float | None]]
-    )
-    """(step, mean) per evaluation."""
+    def __init__(
+        self,
+        algorithm: str,
+        store: LightningStore,
+        generation: Generation,
+        folder: Path,
+        progress: Progress,
+        gateway: Any,
+        collector: Collector,
+        report: Report,
+        hooks: Sequence[object],
+    ) -> None:
+        self.algorithm = algorithm
+        """In the ledger and in rollouts' metadata."""
+        self.store, self.generation, self.folder = store, generation, folder
+        self.gateway = gateway
+        self.steps_done = progress.step
+        """Of the whole run; those before this start count."""
+        self.taken = progress.taken
+        """Tasks that the steps before this start took."""
+        self.rewards = list(progress.rewards)
+        """Mean per step, those of earlier starts too."""
+        self.val_rewards = list(progress.val_rewards)
+        """(step, mean) per evaluation."""
+        self.totals = Totals(progress.totals)
+        """Of the whole run."""
+        self.checkpoint: Path | None = None
+        """The newest one."""
+        self.begun_at = 0
+        """How many of the steps another run has done, from whose checkpoint this one began."""
+        self.collector, self.report = collector, report
+        self.records = Records(store, algorithm, generation)
+        self.requests = Requests(hooks, progress)
+        """Of hooks."""
 
     @property
     def run_id(self) -> str:
@@ -61,13 +64,7 @@ class Session:
         return any(done == step for done, _ in self.val_rewards)
 
     async def keep(self, collected: Collected, step: int, version: int) -> None:
-        """Keep the ledger of a collection whose calls all have their bin.
-
-        Args:
-            collected: What was collected.
-            step: That it belongs to.
-            version: Which came out of it, or was evaluated.
-        """
+        """Keep the ledger of a collection; ``version`` came out of it, or was evaluated."""
         await save_ledger(
             self.store,
             collected.ledger,

@@ -40,85 +40,65 @@ class Runners(Protocol):
     def key(self, after: int) -> str: ...
 
 
-class Source(Protocol):
-    """Where a loop gets what its steps learn from."""
+@dataclass(eq=False)
+class Source:
+    """Where a loop gets what its steps learn from; nothing is under way between steps."""
 
+    runners: Runners
+    tasks: Tasks
+    groups: int
+    """How many tasks a step has."""
     taken: int
     """How many tasks the steps so far took."""
 
     async def next(self, after: int) -> Collected:
         """What the step after so many learns from."""
-        ...
+        raise NotImplementedError
 
     async def wait(self) -> None:
         """Until what is under way has ended: it was asked to stop, as the run was."""
-        ...
 
     async def stop(self) -> list[tuple[int, list[Any]]]:
         """Cancel what is under way; per step that nobody has taken, those before it, and tasks."""
-        ...
+        return []
 
 
-class InStep:
+@dataclass(eq=False)
+class InStep(Source):
     """The rollouts of a step run when it is its turn.
 
     With refills (dynamic sampling), in the place of groups that teach nothing others are drawn, up
     to a limit. A group teaches nothing where none of its calls would get an advantage: all rewards
     are equal, say. Source: DAPO (arXiv:2503.14476). Where we differ: groups are never thrown away;
     those that taught nothing are in the accounts as all are, so that the step has more rollouts.
-
-    Args:
-        runners: Are asked.
-        tasks: To be run.
-        groups: How many tasks a step has.
-        taken: How many tasks were taken before.
-        max_refills: How often others are drawn, at most.
-        weigh: Says which groups would teach something; needed with refills.
     """
 
-    def __init__(
-        self,
-        runners: Runners,
-        tasks: Tasks,
-        groups: int,
-        taken: int,
-        max_refills: int = 0,
-        weigh: Weigh | None = None,
-    ) -> None:
-        self._runners, self._tasks, self._groups = runners, tasks, groups
-        self.taken = taken
-        self._max_refills, self._weigh = max_refills, weigh
+    max_refills: int = 0
+    """How often others are drawn, at most."""
+    weigh: Weigh | None = None
+    """Says which groups would teach something; needed with refills."""
 
     async def next(self, after: int) -> Collected:
-        """What the step after so many learns from."""
-
         async def gather() -> Collected:
-            number, begun, whole = self._groups, 0, None
-            for _ in range(self._max_refills + 1):
-                tasks = self._tasks.take(self.taken + begun, number)
-                found = await self._runners.ask(after, tasks, begun)
+            number, begun, whole = self.groups, 0, None
+            for _ in range(self.max_refills + 1):
+                tasks = self.tasks.take(self.taken + begun, number)
+                found = await self.runners.ask(after, tasks, begun)
                 whole = found if whole is None else _joined(whole, found)
                 begun += number
-                if self._weigh is None:
+                if self.weigh is None:
                     break
-                idle = await asyncio.to_thread(idle_groups, whole, self._weigh)
-                number = self._groups + len(idle) - begun
+                idle = await asyncio.to_thread(idle_groups, whole, self.weigh)
+                number = self.groups + len(idle) - begun
                 if number <= 0:
                     break
             assert whole is not None
             return whole
 
-        tasks = partial(self._tasks.take, self.taken)
-        collected = await self._runners.collect(after, gather, tasks)
+        tasks = partial(self.tasks.take, self.taken)
+        collected = await self.runners.collect(after, gather, tasks)
         self.taken += len({one.group for one in collected.ended})
         return collected
-
-    async def wait(self) -> None:
-        """Return at once: nothing is under way between steps."""
-
-    async def stop(self) -> list[tuple[int, list[Any]]]:
-        """Cancel nothing: nothing is under way between steps."""
-        return []
 
 
 def idle_groups(collected: Collected, weigh: Weigh) -> set[int]:
@@ -146,10 +126,11 @@ def _joined(one: Collected, other: Collected) -> Collected:
 class _Begun:
     key: str
     tasks: list[Any]
-    running: "asyncio.Task[Collected]"
+    running: asyncio.Task[Collected]
 
 
-class Ahead:
+@dataclass(eq=False)
+class Ahead(Source):
     """Rollouts of the next steps run while a step is trained: nobody waits for the other.
 
     Steps take what was collected for them in their order. So a batch is the tasks that are its
@@ -158,59 +139,42 @@ class Ahead:
     weights that are more than S updates behind; what is older all the same is rejected.
 
     Source: asynchronous reinforcement learning with bounded staleness (AReaL, arXiv:2505.24298).
-
-    Args:
-        runners: Are asked.
-        tasks: To be run.
-        groups: How many tasks a step has.
-        taken: How many tasks were taken before.
-        max_staleness: S.
-        steps: How many the run is to have.
     """
 
-    def __init__(
-        self,
-        runners: Runners,
-        tasks: Tasks,
-        groups: int,
-        taken: int,
-        max_staleness: int,
-        steps: int,
-    ) -> None:
-        self._runners, self._tasks, self._groups = runners, tasks, groups
-        self.taken = taken
-        self._max_staleness, self._steps = max_staleness, steps
+    max_staleness: int
+    """S."""
+    steps: int
+    """How many the run is to have."""
+
+    def __post_init__(self) -> None:
         self._begun: dict[int, _Begun] = {}
 
     async def next(self, after: int) -> Collected:
-        """What the step after so many learns from."""
-        for later in range(after, min(after + self._max_staleness + 1, self._steps)):
+        for later in range(after, min(after + self.max_staleness + 1, self.steps)):
             if later not in self._begun:
-                start = self.taken + (later - after) * self._groups
-                self._begin(later, self._tasks.take(start, self._groups))
+                start = self.taken + (later - after) * self.groups
+                self._begin(later, self.tasks.take(start, self.groups))
         while True:
             begun = self._begun[after]
             await asyncio.wait([begun.running])
             del self._begun[after]
             collected = begun.running.result()
-            if begun.key == self._runners.key(after):
-                self.taken += self._groups
+            if begun.key == self.runners.key(after):
+                self.taken += self.groups
                 return collected
             self._begin(after, begun.tasks)  # it was given up meanwhile
 
     def _begin(self, after: int, tasks: list[Any]) -> None:
-        ask = partial(self._runners.ask, after, tasks, 0)
-        gathering = self._runners.collect(after, ask, lambda _: tasks)
+        ask = partial(self.runners.ask, after, tasks, 0)
+        gathering = self.runners.collect(after, ask, lambda _: tasks)
         running = asyncio.create_task(gathering, name=f"agl-ahead-{after}")
-        self._begun[after] = _Begun(self._runners.key(after), tasks, running)
+        self._begun[after] = _Begun(self.runners.key(after), tasks, running)
 
     async def wait(self) -> None:
-        """Until the rollouts of later steps have ended."""
         if running := [begun.running for begun in self._begun.values()]:
             await asyncio.wait(running)
 
     async def stop(self) -> list[tuple[int, list[Any]]]:
-        """Cancel what is under way; per step that nobody has taken, those before it, and tasks."""
         left, self._begun = self._begun, {}
         for begun in left.values():
             begun.running.cancel()
@@ -223,18 +187,13 @@ class Ahead:
         return [(after, begun.tasks) for after, begun in left.items()]
 
 
-def check_source(owner: str, options: Any, **given: Any) -> None:
-    """Refuse what a source cannot do.
-
-    Args:
-        owner: Whose options they are.
-        options: They say what is compared.
-        given: The options ``max_staleness``, ``max_refills`` and ``deterministic``.
+def check_source(owner: str, options: Any) -> None:
+    """Refuse ``max_refills``, ``max_staleness`` and ``deterministic`` that do not go together.
 
     Raises:
         ConfigError: It names the options.
     """
-    staleness, refills = given["max_staleness"], given["max_refills"]
+    staleness, refills = options.max_staleness, options.max_refills
     if refills and options.estimator.type in ACROSS_TASKS:
         raise ConfigError(
             f"{owner}: max_refills is {refills}, and the estimator {options.estimator.type!r} "
@@ -245,7 +204,7 @@ def check_source(owner: str, options: Any, **given: Any) -> None:
         "max_refills": "the tasks of later steps are drawn before it is known what a step lacks",
     }
     for name, reason in why.items():
-        if staleness and given[name]:
+        if staleness and getattr(options, name):
             raise ConfigError(
                 f"{owner}: {name} cannot be had with max_staleness={staleness}: {reason}. "
                 f"Leave one of the two out"
@@ -256,12 +215,8 @@ def reject_stale(collected: Collected, version: int, max_staleness: int) -> dict
     """Let no rollout be trained of which older weights than allowed sampled a call.
 
     Its calls go into the bin ``rejected``, or ``unknown_version`` where nobody says which weights
-    sampled one of them. Weights that changed meanwhile are as old as the first of them.
-
-    Args:
-        collected: What was collected for a step.
-        version: Of the weights that are to be changed.
-        max_staleness: So many updates others may be behind them.
+    sampled one of them. Weights that changed meanwhile are as old as the first of them. ``version``
+    is that of the weights that are to be changed.
 
     Returns:
         Metrics: ``rollouts/stale``, how many were rejected, and ``version_lag/max``, of all others.

@@ -17,10 +17,11 @@ import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
+from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.reports.json_lines import write_lines
@@ -30,13 +31,10 @@ from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation
+from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_runs.options import Count
-
-if TYPE_CHECKING:
-    from agl_learning.collect.results import Collected
-    from agl_learning.trainer.replay_result import Replay
 
 logger = logging.getLogger("agl.learning")
 
@@ -92,7 +90,7 @@ class FineTuning(Training):
         return True
 
     @abstractmethod
-    def select(self, collected: "Collected", iteration: int) -> list[dict[str, Any]]:
+    def select(self, collected: Collected, iteration: int) -> list[dict[str, Any]]:
         """What is trained, as JSON objects, in order; every open call gets a bin of the ledger.
 
         Deterministic: after a kill it is asked again. The calls in ``collected.ended[i].rows`` are
@@ -128,7 +126,7 @@ class FineTuning(Training):
 
         await run(self, train_dataset, val_dataset)
 
-    async def replay(self, step: int) -> "Replay":
+    async def replay(self, step: int) -> Replay:
         """See ``agl_learning.trainer.replay``."""
         from agl_learning.trainer.replay import replay
 
@@ -148,9 +146,8 @@ class FineTuning(Training):
     def version(self) -> Version:
         return self.versions[-1]
 
-    def warn_of_intervals(self) -> None:
-        if self.evaluation != type(self).evaluation:
-            super().warn_of_intervals()
+    def intervals(self) -> dict[str, int | None]:
+        return super().intervals() if self.evaluation != type(self).evaluation else {}
 
     def digest(self) -> str | None:
         return self.fingerprint(self.version) if self.deterministic else None
@@ -201,7 +198,7 @@ class FineTuning(Training):
     def summed_up(self) -> dict[str, Any]:
         return {"iterations": self.version.number, "model": self.version.ref}
 
-    async def learn(self, collected: "Collected", number: int) -> Learned:
+    async def learn(self, collected: Collected, number: int) -> Learned:
         session = self.session
         try:
             examples = self.select(collected, number)
