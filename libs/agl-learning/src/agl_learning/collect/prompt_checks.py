@@ -7,14 +7,15 @@ from agl_learning.collect.results import Ended
 
 
 def prompt_metrics(ended: Iterable[Ended], unknown_token_id: int | None) -> dict[str, int]:
-    """What the prompts of a collection came to as tokens, of which one is the tokenizer's unknown.
+    """What the prompts of a collection came to as tokens.
 
     It looks at the first call of the first row of each rollout that succeeded, images aside.
 
     Returns:
         ``prompts/different``: how many of them differ in their messages, and
         ``prompts/as_tokens``: as how many sequences of tokens they came; nothing where no gateway
-        recorded any. ``tokens/unknown``: tokens of all rows that are the unknown one.
+        recorded any. ``tokens/unknown``: tokens of all rows that are the one that the tokenizer
+        writes for a word that it does not know; nothing where nobody knows that one.
     """
     asked: set[str] = set()
     given: set[tuple[int, ...]] = set()
