@@ -146,19 +146,24 @@ class Records:
         record = self._records.get(_place(mode, after))
         return record if record and record.round == self.round(mode, after) else None
 
+    def find_done(self, mode: RolloutMode, after: int) -> Record | None:
+        """The record of a place that is done."""
+        record = self.find(mode, after)
+        return record if record and record.metrics is not None else None
+
     def steps(self) -> dict[int, Record]:
         """Of each step that was trained, by its number."""
         after = [place // 2 for place in sorted(self._records) if place % 2]
-        found = {number + 1: self.find("train", number) for number in after}
-        return {step: one for step, one in found.items() if one and one.metrics is not None}
+        found = {number + 1: self.find_done("train", number) for number in after}
+        return {step: one for step, one in found.items() if one}
 
     def metrics(self) -> list[dict[str, Any]]:
         """Those of all places that are done, in order."""
         found = [
-            self.find("train" if place % 2 else "val", place // 2)
+            self.find_done("train" if place % 2 else "val", place // 2)
             for place in sorted(self._records)
         ]
-        return [one.metrics for one in found if one and one.metrics is not None]
+        return [one.metrics for one in found if one and one.metrics]
 
     async def put(self, mode: RolloutMode, after: int, record: Record) -> None:
         """Keep the record of a place; it takes the place of the one before."""

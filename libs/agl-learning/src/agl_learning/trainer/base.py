@@ -14,7 +14,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
@@ -176,7 +176,8 @@ class Training(Algorithm):
         """Where the run begins; everything that can be refused before a model is loaded is.
 
         Raises:
-            ConfigError: Checkpoint or folder are not usable, or nothing is left to do.
+            ConfigError: There is no gateway, or it has a model of our name; checkpoint or folder
+                are not usable, or nothing is left to do.
         """
 
     @abstractmethod
@@ -303,19 +304,8 @@ class Training(Algorithm):
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
     ) -> None:
-        """Refuse options of evaluations where there is nothing to evaluate on.
-
-        Raises:
-            ConfigError: It names the first of them that is not its default.
-        """
-        for one in fields(self.evaluation) if not val_dataset else ():
-            value = getattr(self.evaluation, one.name)
-            if value != getattr(type(self).evaluation, one.name):
-                raise ConfigError(
-                    f"{self.title}: evaluation.{one.name} is {value}, and there are no validation "
-                    "tasks to evaluate on. Give some (val in a file, val_dataset in Python), or "
-                    f"leave evaluation.{one.name} out"
-                )
+        """Refuse options of evaluations where there is nothing to evaluate on."""
+        self.evaluation.check_tasks(self.title, type(self).evaluation, val_dataset)
 
     def intervals(self) -> dict[str, int | None]:
         """Option -> after how many steps it does something, as well as at the end."""

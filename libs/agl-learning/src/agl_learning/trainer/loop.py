@@ -152,8 +152,7 @@ class Loop:
             **({"time/sampling": sampled} if sampled else {}),
             "time/step": end - start,
         }
-        before, weights = session.records.find("train", after), training.digest()
-        done = before if before and before.metrics is not None else None
+        done, weights = session.records.find_done("train", after), training.digest()
         await session.report.step(number, metrics, again=done is not None)
         if done is not None:
             told = {"algorithm": training, "step": number, "metrics": dict(metrics)}
@@ -254,8 +253,7 @@ class Loop:
         }
         metrics = {f"val/{name}": value for name, value in measured.items()}
         line = {"step": step, "generation": session.generation.number, **metrics}
-        before = session.records.find("val", step)
-        again = before is not None and before.metrics is not None
+        again = session.records.find_done("val", step) is not None
         await session.report.evaluation(step, line, again=again)
         if again:
             told = {"algorithm": training, "step": step, "metrics": dict(line)}

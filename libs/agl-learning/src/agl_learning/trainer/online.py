@@ -265,12 +265,6 @@ class OnlineTraining(Training):
         return WHOLE_SOFTMAX
 
     def find_start(self) -> Origin:
-        """Where the run begins; everything that can be refused before a model is loaded is.
-
-        Raises:
-            ConfigError: There is no gateway, or it has a model of our name; checkpoint or folder
-                are not usable, or nothing is left to do.
-        """
         self.gateway()
         run_dir, resume_from, steps = self.run_dir, self.resume_from, self.steps
         folder = self.get_run_folder()

@@ -1,7 +1,9 @@
 """Options of trainers that belong together."""
 
-from dataclasses import dataclass
+from collections.abc import Sized
+from dataclasses import dataclass, fields
 
+from agl.errors import ConfigError
 from agl_runs.options import AboveZero, Count, Group, NotNegative
 
 
@@ -18,6 +20,21 @@ class Evaluation(Group):
     every: Count | None = None
     temperature: NotNegative = 0.0
     copies: Count = 1
+
+    def check_tasks(self, owner: str, default: "Evaluation", val: Sized | None) -> None:
+        """Refuse what is not the default where there are no validation tasks.
+
+        Raises:
+            ConfigError: It names the first such option.
+        """
+        for one in fields(self) if not val else ():
+            value = getattr(self, one.name)
+            if value != getattr(default, one.name):
+                raise ConfigError(
+                    f"{owner}: evaluation.{one.name} is {value}, and there are no validation tasks "
+                    "to evaluate on. Give some (val in a file, val_dataset in Python), or leave "
+                    f"evaluation.{one.name} out"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
