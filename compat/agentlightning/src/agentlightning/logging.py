@@ -39,19 +39,13 @@ def setup(
         files: A path for everything, or logger name -> path.
     """
     if disable_existing_loggers:
-        for other in list(logging.root.manager.loggerDict):
-            if other.partition(".")[0] not in ("agl", "agentlightning"):
-                logging.getLogger(other).disabled = True
-    handlers = list(extra_handlers or [])
-    if console and color is False:
-        plain = logging.StreamHandler()
-        plain.setFormatter(logging.Formatter(DEFAULT_FORMAT, DATE_FORMAT))
-        handlers.append(plain)
+        _silence_all_but("agl", "agentlightning")
+    plain = [_plain_handler()] if console and color is False else []
     _setup(
         level,
         console=console and color is not False,
         submodule_levels={_ours(name): of for name, of in (submodule_levels or {}).items()},
-        extra_handlers=handlers,
+        extra_handlers=[*(extra_handlers or ()), *plain],
         files={_ours(name): path for name, path in files.items()}
         if isinstance(files, dict)
         else files,
@@ -83,19 +77,27 @@ def setup_module(
         level, name=_ours(name), console=console and color is not False, propagate=propagate
     )
     if console and color is False:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter(DEFAULT_FORMAT, DATE_FORMAT))
-        logger.addHandler(handler)
+        logger.addHandler(_plain_handler())
     if disable_existing_loggers:
-        for other in list(logging.root.manager.loggerDict):
-            if not f"{other}.".startswith(f"{_ours(name)}."):
-                logging.getLogger(other).disabled = True
+        _silence_all_but(_ours(name))
     return logger
 
 
 def configure_logger(level: int = logging.INFO, name: str = "agentlightning") -> logging.Logger:
     """Set up one logger; newer scripts call ``setup_logging``."""
     return setup_module(level, name=name)
+
+
+def _plain_handler() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(DEFAULT_FORMAT, DATE_FORMAT))
+    return handler
+
+
+def _silence_all_but(*names: str) -> None:
+    for other in list(logging.root.manager.loggerDict):
+        if not f"{other}.".startswith(tuple(f"{name}." for name in names)):
+            logging.getLogger(other).disabled = True
 
 
 def _ours(name: str) -> str:

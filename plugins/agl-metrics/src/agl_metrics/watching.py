@@ -9,6 +9,7 @@ from agl.store.answers import Turn
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.queries import each_record
+from agl.store.rules import ENDED
 from agl.types import Rollout
 from agl_http.metrics import RequestMetrics
 from agl_metrics.contract import Metrics
@@ -23,7 +24,6 @@ SECONDS = tuple(
 """Upper bounds of durations: 0.1 ms to 200 s."""
 LOOK_SECONDS = 5.0
 """How often a watched store looks for rollouts that ended by a deadline, or by a lost runner."""
-_ENDED = frozenset({"succeeded", "failed", "cancelled"})
 _CLAIMS = frozenset(
     {"dequeue_rollout", "dequeue_many_rollouts", "start_rollout", "start_attempt", "turn"}
 )
@@ -52,10 +52,10 @@ class WatchedStore(StandInStore):
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         running = await self._rollouts_that_run()
-        if operation == "update_rollout" and arguments.get("status") in _ENDED:
+        if operation == "update_rollout" and arguments.get("status") in ENDED:
             # What is cancelled in the queue was never claimed.
             before = await self.target.get_rollout_by_id(arguments["rollout_id"])
-            if before is not None and before.status not in _ENDED:
+            if before is not None and before.status not in ENDED:
                 running.add(before.rollout_id)
         status, begin = "OK", time.perf_counter()
         try:
@@ -101,7 +101,7 @@ class WatchedStore(StandInStore):
     async def _count(self, rollout: Rollout) -> None:
         """Count a rollout that has ended, once, however often its end is reported."""
         running = await self._rollouts_that_run()
-        if rollout.status not in _ENDED or rollout.rollout_id not in running:
+        if rollout.status not in ENDED or rollout.rollout_id not in running:
             return
         running.remove(rollout.rollout_id)
         labels = {"status": rollout.status, "mode": rollout.mode or "none"}

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from agl.store.rules import ENDED
 from agl.types import AttemptedRollout, Rollout
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
-ENDED = ("succeeded", "failed", "cancelled")
 ASKED = 256
 """Rollouts that are asked for at once."""
 
@@ -70,7 +70,7 @@ class Following:
 
     async def _ended_of_open(self) -> list[Rollout]:
         asked = list(self._open)[:ASKED]
-        done = list(await self._store.query_rollouts(rollout_id_in=asked, status_in=ENDED))
+        done = list(await self._store.query_rollouts(rollout_id_in=asked, status_in=sorted(ENDED)))
         for rollout in done:
             del self._open[rollout.rollout_id]
         if not done:  # those behind them may have

@@ -118,9 +118,6 @@ class MLflow(Tracker):
             self._client.set_tag(self._run_id, "agl.error", error)
         self._client.set_terminated(self._run_id, "FINISHED" if error is None else "FAILED")
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_client": None, "_mlflow": None}
-
 
 def _key(text: str) -> str:
     """What names of metrics and files may consist of."""

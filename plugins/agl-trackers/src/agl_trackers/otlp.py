@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from agl.utils.checks import check_numbers
 from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
 from agl_trackers.following import Following
-from agl_trackers.tracker import require
+from agl_trackers.tracker import options_alone, require
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -184,23 +185,19 @@ class OTLP(agl.Hook):
     async def _deliver(self, batch: Sequence[Ended]) -> bool:
         """Have a batch sent by the thread, and wait for it; whether it was."""
         assert self._delivery is not None
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bool] = loop.create_future()
-
-        def tell(is_sent: bool) -> None:
-            if not answer.done():
-                answer.set_result(is_sent)
+        answer: Future[bool] = Future()
 
         def send() -> None:
+            is_waited_for = answer.set_running_or_notify_cancel()
             is_sent = False
             try:
                 is_sent = self._send(batch)
             finally:
-                with contextlib.suppress(RuntimeError):  # nobody waits in a loop that is closed
-                    loop.call_soon_threadsafe(tell, is_sent)
+                if is_waited_for:
+                    answer.set_result(is_sent)
 
         self._delivery.put("spans", send, 0)
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     async def _count_unread(self, following: Following) -> None:
         """What was not even looked at, as the collector failed or hung."""
@@ -306,8 +303,7 @@ class OTLP(agl.Hook):
         self._exporter.shutdown()
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_delivery", "_following", "_task", "_exporter", "_resource", "_ending")
-        return {**vars(self), **dict.fromkeys(gone)}
+        return options_alone(self)
 
 
 async def _attempts(store: "LightningStore", rollout: Rollout) -> list[Ended]:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from agl.store.rules import ENDED
 from agl.types import AttemptedRollout, Rollout
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
 
-ENDED = ("succeeded", "failed", "cancelled")
 ASKED = 256
 """Rollouts that are asked for at once."""
 MOST_PAGES = 16
@@ -31,7 +31,7 @@ async def ended_rollouts(
     after: str | None = None
     for _ in range(1 if step is None else MOST_PAGES):
         page: Sequence[Rollout] = await store.query_rollouts(
-            status_in=ENDED, limit=ASKED, sort_order="desc", after=after
+            status_in=sorted(ENDED), limit=ASKED, sort_order="desc", after=after
         )
         earlier = False
         for one in page:

@@ -97,9 +97,6 @@ class TensorBoard(Tracker):
             self._writer.add_text("config", _code(config), 0)
         return self._writer
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_writer": None}
-
 
 def _code(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.split("\n"))

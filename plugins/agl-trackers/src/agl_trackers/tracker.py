@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -220,8 +220,17 @@ class Tracker(agl.Hook, ABC):
             await asyncio.wait_for(self._ending.wait(), seconds)
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_delivery", "_store", "_staging", "_reading", "_ending")
-        return {**vars(self), **dict.fromkeys(gone)}
+        return options_alone(self)
+
+
+def options_alone(tracker: Any) -> dict[str, Any]:
+    """A tracker's state for another process: what belongs to a run, as it was before one."""
+    state = dict(vars(tracker))
+    for each in fields(tracker):
+        if not each.init:
+            made = each.default_factory
+            state[each.name] = each.default if made is MISSING else made()
+    return state
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -98,9 +98,6 @@ class Trackio(Tracker):
             artefact.add_file(path)
         self._run.log_artifact(artefact, aliases=[f"step-{step}"])
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_run": None, "_trackio": None}
-
 
 def _print_to_log() -> None:
     """Keep off stdout, where the data of a command go, what Trackio prints; it has no option."""

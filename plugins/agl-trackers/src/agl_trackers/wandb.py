@@ -126,9 +126,6 @@ class WandB(Tracker):
             _word(f"{self._id}-{name}"), kind, metadata={"step": step, **about}
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_run": None, "_wandb": None}
-
 
 def _word(text: str) -> str:
     """What names and aliases of artefacts may consist of."""

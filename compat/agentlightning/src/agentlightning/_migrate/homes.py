@@ -79,11 +79,6 @@ def advice_for(path: str, name: str) -> str:
     return f"agl refuses it: {refused}" if refused else INSTEAD.get(name, OTHERWISE)
 
 
-def is_refused(path: str, name: str) -> bool:
-    """Whether ``agentlightning`` itself does not have it, either."""
-    return name in REFUSED.get(path, {})
-
-
 @cache
 def parameters_of(home: Home) -> frozenset[str] | None:
     """The names of what it takes; None where it takes any, or cannot be asked."""
