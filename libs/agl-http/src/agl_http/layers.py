@@ -67,6 +67,12 @@ async def read_body(receive: Receive, limit: int) -> bytes | None:
             return b"".join(parts)
 
 
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has gone; what else it sends until then is dropped."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def first(message: Message, receive: Receive) -> Receive:
     """Receives this message, and then what else comes."""
     messages = [message]

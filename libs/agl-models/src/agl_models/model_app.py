@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import Any, Generic
 
-from agl_http.layers import JSON, Receive, Scope, Send, header, read_body, send_whole
+from agl_http.layers import JSON, Receive, Scope, Send, disconnected, header, read_body, send_whole
 from agl_models.completions import Request, RequestError, dumps, parse_request
 
 
@@ -132,7 +132,7 @@ class ModelApp(ABC, Generic[Request]):
 async def _until_gone(answer: Coroutine[Any, Any, None], receive: Receive) -> None:
     """Give an answer, and break it off when nobody waits for it any more."""
     answering = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_disconnected(receive))
+    gone = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
         if answering.done():
@@ -141,8 +141,3 @@ async def _until_gone(answer: Coroutine[Any, Any, None], receive: Receive) -> No
         for task in (answering, gone):
             task.cancel()
         await asyncio.gather(answering, gone, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

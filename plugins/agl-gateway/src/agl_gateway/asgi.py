@@ -131,8 +131,7 @@ class Interruptible:
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await layers.disconnected(self._receive)
         self.interrupt(
             ClientGoneError("the client closed the connection before the answer was complete")
         )

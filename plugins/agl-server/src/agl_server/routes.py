@@ -31,7 +31,7 @@ from agl.store.packed_span import PackedSpan
 from agl.store.release import release_claim
 from agl.types import Attempt, AttemptedRollout, Span
 from agl_http import metrics, wire
-from agl_http.layers import CLOSING
+from agl_http.layers import CLOSING, disconnected
 from agl_http.roles import visible
 from agl_http.tokens import Grant, Tokens, issue_token, read_token
 from agl_server import packed_json
@@ -258,7 +258,7 @@ class StoreRoutes:
             The result, or None where there is none yet; and ``done``, ``early`` or ``gone``.
         """
         task = asyncio.ensure_future(operation)
-        gone = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(disconnected(request.receive))
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait({task, gone, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -331,11 +331,6 @@ class StoreRoutes:
         if rejected:
             logger.warning("%d spans rejected; the first: %s", len(rejected), rejected[0])
         return reply(otlp.response_of(rejected))
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _attempt_of(span: Span | PackedSpan) -> tuple[str, str]:
