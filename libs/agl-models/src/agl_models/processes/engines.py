@@ -50,7 +50,6 @@ class Engine:
     """How one kind of server is started and told."""
 
     is_here: Callable[[], bool]
-    install: str
     command: Callable[[str, int], list[str]]
     """Of the model's folder and the port."""
     options: dict[str, str]
@@ -80,7 +79,6 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 ENGINES = {
     "vllm": Engine(
         has_vllm,
-        "vllm",
         vllm_command,
         {
             "seed": "--seed",
@@ -115,7 +113,6 @@ ENGINES = {
     ),
     "sglang": Engine(
         lambda: importlib.util.find_spec("sglang") is not None,
-        "sglang",
         _sglang_command,
         {
             "seed": "--random-seed",
@@ -168,8 +165,8 @@ def check_server(owner: str, name: str, deterministic: bool, max_staleness: int)
         return
     if not ENGINES[name].is_here():
         raise ConfigError(
-            f"{owner}: server {name!r} is not installed here. Run: pip install "
-            f"{ENGINES[name].install} (it wants a GPU), or leave server at 'torch'"
+            f"{owner}: server {name!r} is not installed here. Run: pip install {name} (it wants a "
+            "GPU), or leave server at 'torch'"
         )
     if deterministic:
         raise ConfigError(

@@ -84,18 +84,14 @@ class Forms:
         if grammar is None:
             return None
         try:
-            from llguidance import LLMatcher
-
-            problem = LLMatcher.validate_grammar(grammar, self._guide)
-        except (ConfigError, ImportError) as error:
-            if isinstance(error, ImportError):
-                error = ConfigError(
-                    f"llguidance is not installed. Run: {install_line('agl-models[forms]')}"
-                )
+            guide = self._guide
+        except ConfigError as error:
             raise RequestError(400, f"{name!r}: this server cannot do that: {error}") from error
-        if problem:
+        from llguidance import LLMatcher
+
+        if problem := LLMatcher.validate_grammar(grammar, guide):
             raise RequestError(400, f"{name!r}: {problem}")
-        return lambda: _Guided(LLMatcher(self._guide, grammar), name)
+        return lambda: _Guided(LLMatcher(guide, grammar), name)
 
     def _check_tools(self, request: FormRequest) -> None:
         if request.used_tools and CALL not in str(self._tokenizer.chat_template):
