@@ -123,17 +123,11 @@ def longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> Trainin
 
 def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak | None:
     """Where ``prompt`` leaves the row with which it has most tokens in common, if any."""
-    alike = [row for row in rows if row.token_ids[:1] == prompt[:1]]
-    if not alike:
-        return None
-    shared = [common_length(row.token_ids, prompt) for row in alike]
-    position = max(shared)
+    shared = ((common_length(row.token_ids, prompt), n) for n, row in enumerate(rows))
+    position, number = max(shared, default=(0, 0))  # the latest of several
     if position == 0:
         return None
-    row = next(
-        r for r, count in zip(reversed(alike), reversed(shared), strict=True) if count == position
-    )
-    end = position + _BREAK_TOKENS
+    row, end = rows[number], position + _BREAK_TOKENS
     return RowBreak(
         call_id=row.call_ids[-1],
         position=position,

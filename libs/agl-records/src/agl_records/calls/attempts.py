@@ -21,8 +21,11 @@ def unused_attempts(
         attempts: Of the same rollouts: then the last that succeeded is used; otherwise the one
             that began last.
     """
-    chosen = _last_begun(groups) if attempts is None else _last_succeeded(attempts)
-    status = {(a.rollout_id, a.attempt_id): a.status for a in attempts or ()}
+    in_order = sorted(attempts or (), key=lambda attempt: attempt.sequence_id)
+    status = {(a.rollout_id, a.attempt_id): a.status for a in in_order}
+    chosen = {rollout: attempt for (rollout, attempt), s in status.items() if s == "succeeded"}
+    if attempts is None:
+        chosen = _last_begun(groups)
     reasons: dict[AttemptKey, tuple[ExclusionReason, str]] = {}
     for key in groups:
         used = chosen.get(key[0])
@@ -45,9 +48,3 @@ def _last_begun(groups: Mapping[AttemptKey, Sequence[Span]]) -> dict[str, str]:
     for (rollout_id, attempt_id), spans in groups.items():
         of_rollout[rollout_id][attempt_id] = spans
     return {rollout_id: newest_attempt(attempts) for rollout_id, attempts in of_rollout.items()}
-
-
-def _last_succeeded(attempts: Sequence[Attempt]) -> dict[str, str]:
-    succeeded = [attempt for attempt in attempts if attempt.status == "succeeded"]
-    in_order = sorted(succeeded, key=lambda attempt: attempt.sequence_id)
-    return {attempt.rollout_id: attempt.attempt_id for attempt in in_order}

@@ -47,6 +47,7 @@ _SHELL_PARAMETERS: dict[str, Any] = {
     "required": ["command"],
     "additionalProperties": False,
 }
+_SHELL_OPTIONS = {"working_directory": str, "timeout_ms": int, "env": dict, "user": str}
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,7 @@ def _shell_arguments(item: Fields) -> dict[str, Any]:
         return {}
     action.one_of("type", ("exec",), "see 'local_shell'")
     given: dict[str, Any] = {"command": action.need("command", list, [])}
-    for name, kind in (
-        ("working_directory", str),
-        ("timeout_ms", int),
-        ("env", dict),
-        ("user", str),
-    ):
+    for name, kind in _SHELL_OPTIONS.items():
         if value := action.get(name, kind):
             given[name] = value
     action.end()
