@@ -1,5 +1,6 @@
 """Data of learning: what a call got and why (credit, advantage), and the ledger's accounts."""
 
+from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -193,3 +194,10 @@ class LedgerPart(Record):
     """Everything that was announced."""
     trained: list[Trained] = Field(default_factory=list[Trained])
     excluded: list[Exclusion] = Field(default_factory=list[Exclusion])
+
+    @property
+    def mean_credit(self) -> float | None:
+        """Of its items that have a credit; None where none has."""
+        credits = [one.credit for one in (*self.trained, *self.excluded) if one.credit]
+        given = [credit.reward for credit in credits if credit.reward is not None]
+        return fmean(given) if given else None

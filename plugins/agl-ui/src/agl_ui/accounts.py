@@ -49,10 +49,10 @@ class RunAccounts(Accounts):
     def add(self, part: LedgerPart) -> None:
         super().add(part)
         self.num_read += 1
-        items = (*part.trained, *part.excluded)
-        given = [one.credit.reward for one in items if one.credit and one.credit.reward is not None]
-        if given and not part.lost and part.step is not None and part.mode in (None, "train"):
-            self.credits.setdefault((part.run or "", part.step), []).append(fmean(given))
+        if part.lost or part.step is None or part.mode not in (None, "train"):
+            return
+        if (given := part.mean_credit) is not None:
+            self.credits.setdefault((part.run or "", part.step), []).append(given)
 
     def include(self, other: "RunAccounts") -> None:
         """Count those of another step."""

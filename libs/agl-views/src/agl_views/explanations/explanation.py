@@ -12,14 +12,7 @@ from agl_records.ledger.documents import each_part, query_parts
 from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
-from agl_records.types import (
-    Advantage,
-    Credit,
-    Exclusion,
-    ExclusionReason,
-    LedgerPart,
-    Trained,
-)
+from agl_records.types import Advantage, Credit, Exclusion, ExclusionReason, LedgerPart, Trained
 from agl_views.explanations.reward_lines import (
     RefusedReward,
     RewardLine,
@@ -138,8 +131,7 @@ class Chain:
     @property
     def siblings(self) -> list[Account]:
         """Those of the same task, this one included."""
-        own = group_of(self.rollout)
-        return [(one, part) for one, part in self.of_step if group_of(one) == own]
+        return _same_task(self.rollout, self.of_step)
 
     def only(self, row: int | None, token: int | None = None) -> Explanation:
         """The part about one row, or one token of it; the whole for None.
@@ -240,15 +232,19 @@ async def explain(
         rows=tuple(_row(number, row, trained, calls) for number, row in rows.items()),
         excluded=tuple(_line(one, calls) for one in excluded if one.kind == "call"),
         excluded_rollout=left_out[0] if left_out else "",
+        siblings={
+            one.rollout_id: of.mean_credit
+            for one, of in _same_task(rollout, of_step)
+            if one.rollout_id != rollout_id
+        },
         refused=refused_rewards(spans),
     )
-    chain = Chain(explanation, rows, calls, rollout, part, trace, of_step)
-    others = {
-        one.rollout_id: _mean_credit(of)
-        for one, of in chain.siblings
-        if one.rollout_id != rollout_id
-    }
-    return replace(chain, whole=replace(explanation, siblings=others))
+    return Chain(explanation, rows, calls, rollout, part, trace, of_step)
+
+
+def _same_task(rollout: Rollout, accounts: Sequence[Account]) -> list[Account]:
+    own = group_of(rollout)
+    return [(one, part) for one, part in accounts if group_of(one) == own]
 
 
 def _rows(trained: Sequence[Trained], calls: dict[str, ModelCall]) -> dict[int, TrainingRow]:
@@ -321,12 +317,6 @@ async def _of_step(store: LightningStore, part: LedgerPart) -> list[Account]:
     }
     rollouts = await store.query_rollouts(rollout_id_in=list(parts))
     return [(one, parts[one.rollout_id]) for one in rollouts]
-
-
-def _mean_credit(part: LedgerPart) -> float | None:
-    items = (*part.trained, *part.excluded)
-    given = [one.credit.reward for one in items if one.credit and one.credit.reward is not None]
-    return sum(given) / len(given) if given else None
 
 
 def _began(row: TrainingRow) -> str:

@@ -6,7 +6,7 @@ and ``agl show`` say it in their words.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ async def run_facts(
     if run is not None:
         asked = None if is_quick else store
         seconds, took_longer = await seconds_of(run, lines, state == "running", asked)
-    facts = RunFacts(
+    return RunFacts(
         result=result,
         run=run,
         state=state,
@@ -165,11 +165,9 @@ async def run_facts(
         excluded=dict(excluded(calls, "calls").most_common()),
         findings=findings,
         unread="; ".join(filter(None, [unread, lost])),
-        checkpoint=result.checkpoint,
-        best_checkpoint=result.best_checkpoint,
+        **_checkpoints(result, held_out),
         store_path=getattr(innermost(store), "path", None),
     )
-    return _with_checkpoints(facts)
 
 
 def _series(lines: Iterable[MetricLine]) -> dict[str, list[tuple[int, float]]]:
@@ -213,24 +211,17 @@ async def _calls(store: LightningStore, run_id: str) -> Sums:
         return Counter()
 
 
-def _with_checkpoints(facts: RunFacts) -> RunFacts:
-    """With those of the folder, where the run has not ended and said so itself."""
-    folder = facts.result.folder
+def _checkpoints(result: RunResult, held_out: Iterable[HeldOut]) -> dict[str, Any]:
+    """Those that the run named at its end; of one that has not ended, those of its folder."""
+    last, best, folder = result.checkpoint, result.best_checkpoint, result.folder
     if folder is None:
-        return facts
-    facts = replace(
-        facts,
-        checkpoint=_lies_at(facts.checkpoint, folder),
-        best_checkpoint=_lies_at(facts.best_checkpoint, folder),
-    )
-    rewards = [(one.step, one.reward) for one in facts.held_out]
-    best = best_checkpoint(folder, rewards)
-    if best is not None:
-        facts = replace(facts, best_checkpoint=str(best[0]), best_reward=best[1])
-    kept = kept_checkpoints(folder)
-    if kept and facts.checkpoint is None:
-        facts = replace(facts, checkpoint=str(kept[0][1]))
-    return facts
+        return {"checkpoint": last, "best_checkpoint": best}
+    last, best, best_reward = _lies_at(last, folder), _lies_at(best, folder), None
+    if found := best_checkpoint(folder, [(one.step, one.reward) for one in held_out]):
+        best, best_reward = str(found[0]), found[1]
+    if last is None and (kept := kept_checkpoints(folder)):
+        last = str(kept[0][1])
+    return {"checkpoint": last, "best_checkpoint": best, "best_reward": best_reward}
 
 
 def _lies_at(said: str | None, folder: Path) -> str | None:

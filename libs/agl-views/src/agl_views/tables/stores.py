@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agl.cli.shared import note
+from agl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -36,8 +37,6 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     Raises:
         ConfigError: Both options, or no store there.
     """
-    from agl.errors import ConfigError
-
     if path is not None and url is not None:
         raise ConfigError("--path and --url name two stores; give one")
     if url is not None:
@@ -58,7 +57,6 @@ def store_file(path: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from agl.errors import ConfigError
     from agl_runs.folders import STORE
     from agl_runs.local_runs import one_of, runs_here
 
@@ -76,7 +74,6 @@ def store_of(run: "Run") -> Path:
     Raises:
         ConfigError: It is not where it was.
     """
-    from agl.errors import ConfigError
     from agl_runs.finding import stores_here
     from agl_runs.folders import STORE
     from agl_runs.local_runs import runs_here
@@ -93,7 +90,6 @@ def _newest_store() -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from agl.errors import ConfigError
     from agl_runs.finding import stores_here
 
     files = sorted(stores_here(), key=lambda file: file.stat().st_mtime)
