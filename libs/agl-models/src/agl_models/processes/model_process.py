@@ -66,13 +66,13 @@ async def serve_child(
             kept.close()  # elsewhere the server could not bind it
         async with child(command(port), log, environment) as process:
 
+            def end_of_log() -> str:
+                return f"The end of {log}:\n{tail(log)}"
+
             def why_ended() -> str | None:
-                if process.returncode is None:
+                if (code := process.returncode) is None:
                     return None
-                code = process.returncode
-                return (
-                    f"server {name!r} ended with exit code {code}. The end of {log}:\n{tail(log)}"
-                )
+                return f"server {name!r} ended with exit code {code}. {end_of_log()}"
 
             loop = asyncio.get_running_loop()
             deadline = loop.time() + timeout_seconds
@@ -81,8 +81,7 @@ async def serve_child(
                     late = f"was not ready after {timeout_seconds:g} seconds"
                     raise AlgorithmError(
                         why_ended()
-                        or f"server {name!r} {late} (server.timeout_seconds). The end of {log}:\n"
-                        f"{tail(log)}"
+                        or f"server {name!r} {late} (server.timeout_seconds). {end_of_log()}"
                     )
                 await asyncio.sleep(POLL_SECONDS)
             entry = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": f"http://{HOST}:{port}/v1"}

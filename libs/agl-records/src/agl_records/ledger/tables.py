@@ -91,20 +91,17 @@ async def read_newest_accounts(store: LightningStore) -> Accounts:
     newest = await store.query_rollouts(sort_order="desc", limit=_NEWEST_ROLLOUTS)
     abouts = [one.metadata or {} for one in newest]
     steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
-    num_read = 0
+    found: list[LedgerPart] = []
     for run, step in steps:
-        parts = await query_parts(store, run=run, step=step)
-        if num_read and num_read + len(parts) > MOST_ACCOUNTS:
+        of_step = await query_parts(store, run=run, step=step)
+        if found and len(found) + len(of_step) > MOST_ACCOUNTS:
             break
-        num_read += len(parts)
-        for part in parts:
-            accounts.add(part)
-    if not num_read:  # these rollouts are of no step
-        parts = await query_parts(store, rollout_id_in=[one.rollout_id for one in newest])
-        num_read = len(parts)
-        for part in parts:
-            accounts.add(part)
-    accounts.left_out = total - num_read
+        found += of_step
+    if not found:  # these rollouts are of no step
+        found = await query_parts(store, rollout_id_in=[one.rollout_id for one in newest])
+    for part in found:
+        accounts.add(part)
+    accounts.left_out = total - len(found)
     return accounts
 
 

@@ -273,23 +273,23 @@ def _row(
 def _line(
     one: Trained | Exclusion, calls: dict[str, ModelCall], tokens: tuple[int, int] | None = None
 ) -> CallLine:
-    credit, advantage = one.credit, one.advantage
+    credit, advantage = one.credit or Credit(reward=None), one.advantage
     call = calls.get(one.call_id)
     return CallLine(
         call_id=one.call_id,
         attempt_id=one.attempt_id,
         agent_name=call.agent_name if call else None,
         tokens=tokens,
-        reward=credit.reward if credit else None,
-        rule=credit.rule if credit else "",
-        sources=tuple(credit.sources) if credit else (),
-        because=credit.because if credit else "",
+        reward=credit.reward,
+        rule=credit.rule,
+        sources=tuple(credit.sources),
+        because=credit.because,
         group=advantage.group if advantage else None,
         advantage=advantage.value if advantage else None,
         advantage_because=advantage.because if advantage else "",
         is_mean=advantage is not None and _is_mean(advantage),
         estimator=advantage.estimator if advantage else "",
-        overlong=credit.overlong if credit else None,
+        overlong=credit.overlong,
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )

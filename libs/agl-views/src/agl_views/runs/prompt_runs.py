@@ -150,11 +150,8 @@ class PromptRun:
 
     def read_entry(self, entry: Mapping[str, Any]) -> None:
         """Take in what was asked or decided."""
-        kind, name, answer = (
-            entry["kind"],
-            str(entry["name"]),
-            cast("dict[str, Any]", entry["answer"]),
-        )
+        kind, name = entry["kind"], str(entry["name"])
+        answer = cast("dict[str, Any]", entry["answer"])
         self.run_id = entry.get(RUN_ID) or self.run_id
         if kind == "start":
             self.candidate(SEED).texts = dict(answer.get("seed prompts", {}))
