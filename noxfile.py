@@ -89,7 +89,7 @@ TRACKED = "agl-trackers[otlp,tensorboard]"
 TRACKERS = "agl-trackers[mlflow,otlp,tensorboard,trackio,wandb]"
 PHOENIX = "arize-phoenix==20.26.1"
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
-EXTRAS += [TRACKED]
+EXTRAS += [TRACKED, "agl-postgres[server]"]
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
 
 

@@ -11,7 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 import agl
+from agl_learning.trainer.options import Lora
 from agl_torch.memory_estimate import Size, estimate
+from agl_torch.options import KL, Optimizer
 
 SHAPES = {
     "0.5B": (151_936, 896, 4864, 24, 14, 2, True),
@@ -21,9 +23,9 @@ SHAPES = {
 }
 METHODS = {
     "all weights": {},
-    "all weights, `kl`": {"kl": {"coefficient": 0.01}},
-    "all weights, `optimizer: adamw_8bit`": {"optimizer": "adamw_8bit"},
-    "`lora: {rank: 16}`": {"lora": {"rank": 16}},
+    "all weights, `kl`": {"kl": KL(coefficient=0.01)},
+    "all weights, `optimizer: adamw_8bit`": {"optimizer": Optimizer(type="adamw_8bit")},
+    "`lora: {rank: 16}`": {"lora": Lora(rank=16)},
 }
 
 

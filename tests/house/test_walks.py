@@ -31,7 +31,7 @@ PACKAGES = {  # installed, or in this checkout
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
     r"|store/(packed_span|queries|waiting|watchdog)"
-    r"|agl_sqlite/(database|file|lookups|rows|write_behind)"
+    r"|agl_sqlite/(database\.|file|lookups|rows|sql_lookups|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
 NOT_MET = ("__init__", "SpanBuffer._tick", "SpanBuffer._write_soon")  # what timers call
@@ -59,7 +59,8 @@ class Walk:
         name = frame.f_code.co_qualname
         is_resumed = frame.f_lineno != frame.f_code.co_firstlineno
         thread = threading.current_thread().name
-        is_before = thread == "agl-store-writer" and "agl_sqlite/store.py" not in self.files
+        handed_over = "agl_sqlite/database_store.py" in self.files
+        is_before = thread == "agl-store-writer" and not handed_over
         if name.endswith(NOT_MET) or is_resumed or is_before or self.ended.is_set():
             return
         if name == self.begin and not self.begun:

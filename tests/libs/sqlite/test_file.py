@@ -10,7 +10,7 @@ from tests.interpreter import started
 
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
 from agl.types import EnqueueRolloutRequest
-from agl_sqlite import SqliteLightningStore, writer
+from agl_sqlite import SqliteLightningStore, database
 
 
 async def test_files_are_their_owners_alone(store, path):
@@ -36,7 +36,7 @@ async def test_file_that_goes_is_noticed(store, path, which, replaced):
     await store.enqueue_rollout("before")
     gone = Path(f"{path}{which}")
     move_away(gone, replaced)
-    await asyncio.sleep(writer.LOOK_SECONDS)  # the last look may have been a moment ago
+    await asyncio.sleep(database.LOOK_SECONDS)  # the last look may have been a moment ago
     happened = "replaced by another file" if replaced else "deleted"
     for call in (store.check_health(), store.enqueue_rollout("after"), store.query_rollouts()):
         with pytest.raises(StoreUnavailableError, match=f"{gone.name}' was {happened}") as caught:

@@ -1,6 +1,3 @@
-"""The store: its contract (``base``), ``rules``, an ``engine``, and one in ``memory``.
-
-``forwarding`` stands before another store.
-"""
+"""The store: contract (``base``), ``rules``, ``engine``, one in ``memory``, and ``forwarding``."""
 
 from agl.store.base import LightningStore as LightningStore

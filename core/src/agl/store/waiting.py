@@ -94,7 +94,7 @@ class EndWaiters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_rollout: dict[str, set[EndTicket]] = {}
+        self.by_rollout: dict[str, set[EndTicket]] = {}
 
     @contextmanager
     def ticket(self, rollout_ids: Iterable[str]) -> Generator[EndTicket]:
@@ -103,16 +103,16 @@ class EndWaiters:
         registered = list(ticket.pending)
         with self._lock:
             for rollout_id in registered:
-                self._by_rollout.setdefault(rollout_id, set()).add(ticket)
+                self.by_rollout.setdefault(rollout_id, set()).add(ticket)
         try:
             yield ticket
         finally:
             with self._lock:
                 for rollout_id in registered:
-                    tickets = self._by_rollout.get(rollout_id, set[EndTicket]())
+                    tickets = self.by_rollout.get(rollout_id, set[EndTicket]())
                     tickets.discard(ticket)
                     if not tickets:
-                        self._by_rollout.pop(rollout_id, None)
+                        self.by_rollout.pop(rollout_id, None)
 
     def settle(self, ticket: EndTicket, rollout_ids: Iterable[str]) -> None:
         """These need no waiting: they had ended before, or are unknown."""
@@ -125,7 +125,7 @@ class EndWaiters:
         """These have ended now."""
         with self._lock:
             for rollout_id in rollout_ids:
-                for ticket in self._by_rollout.pop(rollout_id, ()):
+                for ticket in self.by_rollout.pop(rollout_id, ()):
                     ticket.pending.discard(rollout_id)
                     if not ticket.pending:
                         ticket.wake()
@@ -133,7 +133,7 @@ class EndWaiters:
     def wake_all(self) -> None:
         """Wake everybody: the store closes."""
         with self._lock:
-            for tickets in self._by_rollout.values():
+            for tickets in self.by_rollout.values():
                 for ticket in tickets:
                     ticket.wake()
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from agl.store.engine.tables import StoredAttempt, attempted
+from agl.store.packed_span import AnySpan, PackedSpan, packed
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, RolloutConfig, Worker
 from agl.utils.json_values import json_of
+from agl_sqlite.ids import number_of
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,68 @@ def row_of_worker(worker: Worker) -> tuple[Any, ...]:
     stats = json_or_none(worker.heartbeat_stats, what)
     values = {**worker.__dict__, "heartbeat_stats": stats}
     return tuple(map(values.__getitem__, WORKER_FIELDS))
+
+
+def row_of_rollout(rollout: Rollout, position: int | None, key: str | None) -> tuple[Any, ...]:
+    """For ``insert_rollout``; an ``InvalidRecordError`` where JSON cannot hold it."""
+    about = rollout.rollout_id, rollout.status, rollout.mode, rollout.resources_id
+    times = rollout.start_time, rollout.end_time
+    number = number_of(rollout.rollout_id)
+    return (number, *about, *times, position, key, *_bodies(rollout), rollout.reward)
+
+
+def changed_place(rollout: Rollout, position: int | None) -> tuple[Any, ...]:
+    """For ``move_rollout``."""
+    number = number_of(rollout.rollout_id)
+    return rollout.status, rollout.end_time, position, rollout.reward, number
+
+
+def changed_fields(rollout: Rollout) -> tuple[Any, ...]:
+    """For ``edit_rollout``; an ``InvalidRecordError`` where JSON cannot hold it."""
+    number = number_of(rollout.rollout_id)
+    return rollout.mode, rollout.resources_id, *_bodies(rollout), number
+
+
+def _bodies(rollout: Rollout) -> tuple[Any, ...]:
+    what = f"rollout {rollout.rollout_id!r}: its input"
+    text = json_of(rollout.input, what)
+    metadata = json_or_none(rollout.metadata, what.replace("input", "metadata"))
+    return text, rollout.config.model_dump_json(), metadata
+
+
+def row_of_attempt(
+    stored: StoredAttempt, deadline: float | None, key: str | None
+) -> tuple[Any, ...]:
+    """For ``insert_attempt``."""
+    attempt = stored.attempt
+    numbers = number_of(attempt.attempt_id), number_of(attempt.rollout_id)
+    about = attempt.attempt_id, attempt.sequence_id, attempt.status, attempt.worker_id
+    return (*numbers, *about, attempt.start_time, deadline, stored.next_sequence, key)
+
+
+def changed_attempt(stored: StoredAttempt, deadline: float | None) -> tuple[Any, ...]:
+    """For ``save_attempt``; an ``InvalidRecordError`` where JSON cannot hold it."""
+    attempt = stored.attempt
+    what = f"attempt {attempt.attempt_id!r}: its metadata"
+    about = attempt.status, attempt.worker_id, attempt.end_time, attempt.last_heartbeat_time
+    bodies = json_or_none(attempt.metadata, what), json_or_none(attempt.error, what)
+    reward = attempt.reward, stored.reward_place
+    number = number_of(attempt.attempt_id)
+    return (*about, deadline, stored.next_sequence, *bodies, *reward, number)
+
+
+def row_of_span(number: int, span: AnySpan) -> tuple[Any, ...]:
+    """For ``insert_span``: ``number`` is that of its attempt."""
+    given = span if isinstance(span, PackedSpan) else packed(span)
+    return (number, *given[2:-2])  # the others are its ids and marks
+
+
+def row_of_document(document: Document) -> tuple[Any, ...]:
+    """For ``save_document``; an ``InvalidRecordError`` where JSON cannot hold it."""
+    kind, key, about = document.kind, document.key, document.rollout_id
+    body = json_of(document.body, f"document {key!r} of kind {kind!r}")
+    number = None if about is None else number_of(about)
+    return kind, key, document.version, number, about, body
 
 
 # Most rollouts of a run share one config; configs are frozen, so one object serves them all.

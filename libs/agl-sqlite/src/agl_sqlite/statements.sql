@@ -1,4 +1,4 @@
--- What the SQLite store asks, by name. A page's WHERE, ORDER BY and LIMIT are put together in
+-- What stores in SQL ask, by name, for SQLite and others; words in braces differ. A page's WHERE, ORDER BY and LIMIT are put together in
 -- lookups.py out of the columns of schema.sql.
 
 -- name: counts
@@ -44,11 +44,11 @@ WHERE n = ?;
 
 -- name: rollouts_page
 SELECT {rollout}, {attempt}
-FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n);
+FROM rollout r LEFT JOIN attempt t ON {newest};
 
 -- name: rollout_view
 SELECT {rollout}, {attempt}
-FROM rollout r LEFT JOIN attempt t ON t.a = (SELECT max(a) FROM attempt WHERE n = r.n)
+FROM rollout r LEFT JOIN attempt t ON {newest}
 WHERE r.n = ? AND r.rollout_id = ?;
 
 -- name: attempts_page
@@ -60,7 +60,7 @@ WHERE t.a = ? AND t.attempt_id = ? AND t.n = ? AND r.rollout_id = ?;
 
 -- name: latest_attempt
 SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE t.n = ? AND r.rollout_id = ? ORDER BY t.a DESC LIMIT 1;
+WHERE t.n = ? AND r.rollout_id = ? ORDER BY t.sequence_id DESC LIMIT 1;
 
 -- name: next_sequence_of_all
 SELECT max(next_sequence), max(sequence_id) FROM attempt WHERE n = ?;
@@ -102,7 +102,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 SELECT s.k FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
 -- name: span
-SELECT CAST(body AS BLOB), sequence_id FROM span WHERE k = ?;
+SELECT {body}, sequence_id FROM span WHERE k = ?;
 
 -- name: documents
 SELECT kind, key, body, version, rollout_id FROM document WHERE;
@@ -126,11 +126,11 @@ SELECT {resources} FROM resources WHERE resources_id = ?;
 SELECT {resources} FROM resources;
 
 -- name: latest_resources
-SELECT {resources} FROM resources WHERE resources_id NOT GLOB 'imported/*'
+SELECT {resources} FROM resources WHERE substr(resources_id, 1, 9) <> 'imported/'
 ORDER BY touched DESC LIMIT 1;
 
 -- name: latest_resources_id
-SELECT resources_id FROM resources WHERE resources_id NOT GLOB 'imported/*'
+SELECT resources_id FROM resources WHERE substr(resources_id, 1, 9) <> 'imported/'
 ORDER BY touched DESC LIMIT 1;
 
 -- name: save_resources

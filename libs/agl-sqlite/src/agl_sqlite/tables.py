@@ -11,12 +11,23 @@ from pydantic_core import from_json, to_json
 
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
-from agl.store.packed_span import AnySpan, PackedSpan, packed
+from agl.store.packed_span import AnySpan
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import json_of
 from agl_sqlite.ids import make_id, number_of
-from agl_sqlite.lookups import SQL, texts_json
-from agl_sqlite.rows import json_or_none, rollout_of, row_of_worker, stored_attempt_of
+from agl_sqlite.lookups import SQL, values_json
+from agl_sqlite.rows import (
+    changed_attempt,
+    changed_fields,
+    changed_place,
+    rollout_of,
+    row_of_attempt,
+    row_of_document,
+    row_of_rollout,
+    row_of_span,
+    row_of_worker,
+    stored_attempt_of,
+)
 from agl_sqlite.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
@@ -147,22 +158,8 @@ class SqliteTables(WriteBehind):
         return row[0] if row else None
 
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
-        what = f"rollout {rollout.rollout_id!r}: its input"
-        text = json_of(rollout.input, what)
         number = number_of(rollout.rollout_id)
-        row = (
-            number,
-            rollout.rollout_id,
-            rollout.status,
-            rollout.mode,
-            rollout.resources_id,
-            rollout.start_time,
-            rollout.end_time,
-            self._next_position(rollout),
-            key,
-            *self._bodies(rollout, what, text),
-            rollout.reward,
-        )
+        row = row_of_rollout(rollout, self._next_position(rollout), key)
         self._keep("insert_rollout", number, row)
         if self._is_whole_queue or rollout.status == "preparing":
             rollout = _as_stored(rollout)
@@ -170,10 +167,8 @@ class SqliteTables(WriteBehind):
             self._remember(rollout)
 
     def move_rollout(self, rollout: Rollout) -> None:
-        number = number_of(rollout.rollout_id)
-        position = self._next_position(rollout)
-        row = (rollout.status, rollout.end_time, position, rollout.reward, number)
-        self._keep("move_rollout", number, row)
+        row = changed_place(rollout, self._next_position(rollout))
+        self._keep("move_rollout", row[-1], row)
         self._queue.pop(rollout.rollout_id, None)
         self._keep_place(rollout)
         self._remember(rollout)
@@ -186,21 +181,11 @@ class SqliteTables(WriteBehind):
                 self._queue[rollout.rollout_id] = rollout
 
     def edit_rollout(self, rollout: Rollout) -> None:
-        what = f"rollout {rollout.rollout_id!r}: its new input or metadata"
-        row = (
-            rollout.mode,
-            rollout.resources_id,
-            *self._bodies(rollout, what, json_of(rollout.input, what)),
-            number_of(rollout.rollout_id),
-        )
-        self.connection.execute(SQL["edit_rollout"], row)
+        self.connection.execute(SQL["edit_rollout"], changed_fields(rollout))
         rollout = _as_stored(rollout)
         if rollout.rollout_id in self._queue:
             self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)
-
-    def _bodies(self, rollout: Rollout, what: str, text: str) -> tuple[Any, ...]:
-        return text, rollout.config.model_dump_json(), json_or_none(rollout.metadata, what)
 
     def _next_position(self, rollout: Rollout) -> int | None:
         if rollout.status not in rules.QUEUED:
@@ -270,11 +255,8 @@ class SqliteTables(WriteBehind):
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
         attempt = stored.attempt
-        number = number_of(attempt.attempt_id)
-        about = attempt.attempt_id, attempt.sequence_id, attempt.status, attempt.worker_id
-        times = attempt.start_time, deadline
-        row = (number, number_of(attempt.rollout_id), *about, *times, stored.next_sequence, key)
-        self._keep("insert_attempt", number, row)
+        row = row_of_attempt(stored, deadline, key)
+        self._keep("insert_attempt", row[0], row)
         if key is not None:
             self._claims.setdefault(key, {})[attempt.attempt_id] = attempt.rollout_id
             self._key_of[attempt.attempt_id] = key
@@ -284,13 +266,8 @@ class SqliteTables(WriteBehind):
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         attempt = stored.attempt
-        what = f"attempt {attempt.attempt_id!r}: its metadata"
-        number = number_of(attempt.attempt_id)
-        about = attempt.status, attempt.worker_id, attempt.end_time, attempt.last_heartbeat_time
-        bodies = json_or_none(attempt.metadata, what), json_or_none(attempt.error, what)
-        reward = attempt.reward, stored.reward_place
-        row = (*about, deadline, stored.next_sequence, *bodies, *reward, number)
-        self._keep("save_attempt", number, row)
+        row = changed_attempt(stored, deadline)
+        self._keep("save_attempt", row[-1], row)
         old = self._attempts.get(attempt.attempt_id)
         if old is None or old.attempt.worker_id != attempt.worker_id:
             self._open_of.clear()
@@ -327,8 +304,7 @@ class SqliteTables(WriteBehind):
         number = number_of(attempt_id)
         rows: dict[Any, tuple[Any, ...]] = {}
         for span in spans:
-            given = span if isinstance(span, PackedSpan) else packed(span)
-            rows[number, span.span_id] = (number, *given[2:-2])  # the others are its ids and marks
+            rows[number, span.span_id] = row_of_span(number, span)
         self._unwritten["insert_span"] |= rows  # all or, where one is refused, none
         self._num_kept += len(spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
@@ -341,15 +317,10 @@ class SqliteTables(WriteBehind):
         return row[0] if row else 0
 
     def save_document(self, document: Document) -> None:
-        kind, key, about = document.kind, document.key, document.rollout_id
-        body = json_of(document.body, f"document {key!r} of kind {kind!r}")
-        number = None if about is None else number_of(about)
-        self.connection.execute(
-            SQL["save_document"], (kind, key, document.version, number, about, body)
-        )
+        self.connection.execute(SQL["save_document"], row_of_document(document))
 
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
-        values = kind, texts_json(keys)
+        values = kind, values_json(keys)
         return self.connection.execute(SQL["delete_documents"], values).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:

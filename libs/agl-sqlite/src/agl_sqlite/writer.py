@@ -1,4 +1,4 @@
-"""The one thread that writes an SQLite file, in group commits.
+"""The one thread that writes a database, in group commits.
 
 While one commit is on its way to the disk the next operations collect; all that wait are run in the
 next transaction. There is no timer: alone, an operation is committed at once. An operation is
@@ -13,29 +13,54 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future as SyncFuture
-from typing import Any
+from concurrent.futures import Future as SyncFuture, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 from agl.errors import StoreDiskError
 from agl.store import rules
-from agl.store.engine import operations as ops, steps
+from agl.store.engine import steps
 from agl.store.engine.operations import Outcome
 from agl.store.engine.tables import Tables
 from agl.store.waiting import Effects
 from agl.store.watchdog import StoreClock
 from agl.types import AttemptedRollout
-from agl_sqlite.database import Database
-from agl_sqlite.file import named
-from agl_sqlite.tables import SqliteTables
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 _MAX_BATCH = 512
-LOOK_SECONDS = 0.1
-"""Between two looks at the file: one for each commit cost a busy server a fifteenth of its time."""
 
-Operation = Callable[[SqliteTables, float], Any]
+Operation = Callable[[Any, float], Any]
 ClaimedOf = Callable[[Any], Sequence[AttemptedRollout]]
+
+
+class Database(Protocol):
+    """What a writer writes, and readers read."""
+
+    path: str
+    readers: ThreadPoolExecutor
+
+    @property
+    def tables(self) -> Tables: ...
+    def run(
+        self, operations: Sequence[Operation], now: Callable[[], float]
+    ) -> tuple[list[Outcome], Effects]:
+        """Run operations in one transaction; see ``run_all``."""
+        ...
+
+    def named(self, error: Exception, what: str) -> Exception:
+        """An error of an operation in our words, with what became of its call."""
+        ...
+
+    def look_up(self, lookup: Callable[[Any], T]) -> T:
+        """Run a lookup in a thread of ``readers``, all of it on one state of the database."""
+        ...
+
+    def check(self) -> None:
+        """Raise a ``StoreUnavailableError`` if it can no longer be written."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Job:
@@ -55,7 +80,7 @@ class Job:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Any] | SyncFuture[Any] | None = None
 
-    def run(self, tables: SqliteTables, now: float) -> Any:
+    def run(self, tables: Any, now: float) -> Any:
         """Run the operation, unless it claims and its caller is gone."""
         if self.claimed_of is not None and self.future is not None and self.future.cancelled():
             return None
@@ -73,7 +98,7 @@ class Job:
         return future
 
 
-class SqliteWriter:
+class Writer:
     """Runs jobs in order, many to a transaction.
 
     Args:
@@ -89,7 +114,6 @@ class SqliteWriter:
         self.failing_since: float | None = None
         """Since when the disk fails, by ``time.monotonic()``; None if it took the last commit."""
         self._database = database
-        self._next_look = 0.0
         self._clock = clock
         self._publish = weakref.WeakMethod(publish)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -131,18 +155,13 @@ class SqliteWriter:
     def _commit(self, batch: list[Job]) -> None:
         before = self._database.tables.num_changes
         try:
-            if (now := time.monotonic()) >= self._next_look:
-                self._database.check_file()
-                self._next_look = now + LOOK_SECONDS
-            outcomes, effects = ops.run_all(
-                self._database.tables, [job.run for job in batch], self._clock.now
-            )
+            outcomes, effects = self._database.run([job.run for job in batch], self._clock.now)
         except Exception as error:
             if len(batch) > 1:  # one of them failed, or was refused late: each on its own
                 for job in batch:
                     self._commit([job])
                 return
-            found = named(self._database.path, error, "nothing of this call was stored")
+            found = self._database.named(error, "nothing of this call was stored")
             outcomes, effects = [Outcome(None, found)], Effects()
         error = outcomes[0].error
         # Who wrote nothing, as the watchdog mostly does, has not learnt that the disk works.

@@ -17,7 +17,7 @@ from agl.types import AttemptedRollout, Rollout, Span
 from agl_learning.collect.task_order import digest
 from agl_sqlite.file import open_to_read
 from agl_sqlite.ids import id_begins
-from agl_sqlite.lookups import read_statements
+from agl_sqlite.sql_lookups import read_statements
 from agl_views.tables.file_store import file_of
 
 MOST: Final = 6

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     help="Where the records live: the name of a store, see agl plugins. memory forgets them at the "
     "end.",
 )
-@click.option("--path", default=None, help="File of the store. [default: ./agl-store.db]")
+@click.option(
+    "--path",
+    "--store",
+    default=None,
+    help="File of the store, or postgresql://... for a database. [default: ./agl-store.db]",
+)
 @click.option(
     "--token",
     default=None,
@@ -77,7 +82,9 @@ def command(
         host, port = os.path.abspath(uds), 0
     setup_logging(log_level.upper())
     spec: dict[str, Any] = {"type": backend}
-    if path is not None:
+    if path is not None and "://" in path:
+        spec = {"type": "postgres", "url": path}
+    elif path is not None:
         spec["path"] = os.path.abspath(path)
     plan: ComponentPlan[LightningStore] = plan_component(
         spec,
@@ -119,8 +126,7 @@ async def _serve(
             gc.freeze()
             gc.set_threshold(100_000, 50, 100)
             address = server.address if options["token"] else server.endpoint
-            where = plan.options.get("path", "in memory")
-            click.echo(f"agl store: {address} ({where})", err=True)
+            click.echo(f"agl store: {address} ({getattr(store, 'path', 'in memory')})", err=True)
             await stop.wait()
             click.echo("agl store: finishing requests", err=True)
         finally:

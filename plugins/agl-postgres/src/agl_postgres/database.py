@@ -1,0 +1,195 @@
+"""A database of PostgreSQL that several processes write: its connections, and what fails there."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import errors
+
+from agl.errors import (
+    AglError,
+    InvalidRecordError,
+    StoreDiskError,
+    StoreError,
+    StoreUnavailableError,
+)
+from agl.store.engine.operations import Outcome, run_all
+from agl.store.waiting import Effects
+from agl_postgres.lookups import Connection, PostgresLookups
+from agl_postgres.rounds import Again, Alone, Missing
+from agl_postgres.tables import PostgresTables
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+SCHEMA_VERSION = 1
+"""Of ``schema.sql``. Before 1.0 a database of another version is refused, not migrated."""
+_NUM_READERS = 2
+_MOST_ROUNDS = 100
+_MOST_TRIES = 5
+_LOCK = 0x61676C73
+"""Of ``pg_advisory_lock``: who makes the tables."""
+_COLLIDED = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
+"""Another server was faster: what the operations find is another now."""
+
+
+class PostgresDatabase:
+    """The tables of a store in a database.
+
+    Args:
+        url: ``postgresql://user:password@host:port/name``, or what else libpq takes.
+
+    Raises:
+        StoreUnavailableError: It cannot be reached, or holds no store of this version.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.path = public_address(url)
+        self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
+        self._lookups = threading.local()
+        self._connections: list[Connection] = []
+        self._is_broken = False
+        try:
+            self._prepare()
+            self.tables = PostgresTables(self.connect)
+        except psycopg.Error as error:
+            self.readers.shutdown()
+            raise StoreUnavailableError(
+                f"store {self.path!r}: {said(error)}. Check that the server runs, and the address"
+            ) from error
+        except BaseException:
+            self.readers.shutdown()
+            raise
+
+    def connect(self, *, autocommit: bool = False) -> Connection:
+        """A connection, closed with the database."""
+        connection = psycopg.connect(
+            self._url, autocommit=autocommit, application_name="agl store", connect_timeout=10
+        )
+        self._connections.append(connection)
+        return connection
+
+    def _prepare(self) -> None:
+        """Make the tables, or check what they are."""
+        with psycopg.connect(self._url, connect_timeout=10) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+            row = connection.execute("SELECT to_regclass('agl_version')").fetchone()
+            if row == (None,):
+                schema = files("agl_postgres").joinpath("schema.sql").read_text("utf-8")
+                connection.execute(schema.encode())
+            found = connection.execute("SELECT version FROM agl_version").fetchone()
+        if found != (SCHEMA_VERSION,):
+            version = found[0] if found else "none"
+            raise StoreUnavailableError(
+                f"store {self.path!r}: made by another agl (schema {version}, this one has "
+                f"{SCHEMA_VERSION}); it was left as it is. Give another database"
+            )
+
+    # --- writing
+
+    def run(
+        self, operations: Sequence[Callable[[Any, float], Any]], now: Callable[[], float]
+    ) -> tuple[list[Outcome], Effects]:
+        """Run operations in one transaction; see ``run_all``, and ``tables``."""
+        guarded = [_guarded(operation) for operation in operations]
+        self.tables.num_claims, self.tables.is_alone = len(operations), False
+        tries = 0
+        for _ in range(_MOST_ROUNDS):
+            try:
+                if self._is_broken:
+                    self.tables.reconnect()
+                    self._is_broken = False
+                return run_all(self.tables, guarded, now)
+            except Again:
+                continue
+            except Alone:
+                if len(operations) > 1:  # the writer runs each on its own
+                    raise
+                self.tables.is_alone = True
+            except _COLLIDED:
+                tries += 1
+                if tries == _MOST_TRIES:
+                    raise
+            except psycopg.OperationalError:
+                self._is_broken = True
+                raise
+        raise StoreError(f"store {self.path!r}: operations that need {_MOST_ROUNDS} rounds")
+
+    def named(self, error: Exception, what: str) -> Exception:
+        """An error of an operation in our words: PostgreSQL's, or one of JSON."""
+        if isinstance(error, AglError) or not isinstance(error, psycopg.Error | ValueError):
+            return error
+        if isinstance(error, errors.OperationalError):
+            advice = "Check that PostgreSQL runs and has space, then try again"
+            where = f"store {self.path!r}: {said(error)}"
+            ours: Exception = StoreDiskError(f"{where}; {what}. {advice}")
+        elif isinstance(error, psycopg.DataError | ValueError):
+            ours = InvalidRecordError(
+                f"store {self.path!r}: {said(error)}; {what}. Expected records that PostgreSQL "
+                "can hold: text without NUL, at most 1 GB"
+            )
+        else:
+            ours = StoreError(f"store {self.path!r}: {said(error)}; {what}")
+        ours.__cause__ = error
+        return ours
+
+    def check(self) -> None:
+        """PostgreSQL keeps what it acknowledged; nothing beside it can go."""
+
+    # --- reading
+
+    def look_up(self, lookup: Callable[[Any], T]) -> T:
+        """Run a lookup on the connection of this thread, all of it on one state."""
+        try:
+            connection = getattr(self._lookups, "connection", None)
+            if connection is None or connection.broken:
+                connection = self._lookups.connection = self.connect()
+                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                connection.read_only = True
+            with connection.transaction():
+                return lookup(PostgresLookups(connection))
+        except (psycopg.Error, ValueError) as error:
+            if isinstance(error, AglError):
+                raise
+            raise self.named(error, "it could not be read") from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.readers.shutdown()
+        for connection in self._connections:
+            connection.close()
+
+
+def _guarded(operation: Callable[[Any, float], Any]) -> Callable[[PostgresTables, float], Any]:
+    """An operation whose result and errors count only if it had all that it asked for."""
+
+    def run(tables: PostgresTables, now: float) -> Any:
+        try:
+            return operation(tables, now)
+        except Missing:
+            return None
+        except Exception:
+            if tables.is_provisional:
+                return None
+            raise
+
+    return run
+
+
+def public_address(url: str) -> str:
+    """The address of a database without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", "@")).geturl()
+
+
+def said(error: Exception) -> str:
+    """What PostgreSQL says, on one line."""
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,92 @@
+"""What other servers queued and ended: told by ``NOTIFY``, and looked for each second."""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+
+from agl_postgres.lookups import Connection
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.005
+"""Between two rings: whoever commits a ``NOTIFY`` locks out all others who do."""
+LOOK_SECONDS = 1.0
+"""A ring may be lost, with its connection or with the server that would have rung."""
+_CHANNELS: Final[tuple[str, ...]] = ("agl_queued", "agl_ended")
+
+
+class Doorbell:
+    """A thread that rings for other servers, and answers their rings.
+
+    A ring says only that something is new; who hears it looks for himself. So one ring stands for
+    all that happened within ``PAUSE_SECONDS``.
+
+    Args:
+        connect: Makes a connection that commits by itself.
+        answer: Called with the connection and the channels that rang; with all of them each
+            ``LOOK_SECONDS``, and after the connection was lost.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Connection], answer: Callable[[Connection, set[str]], None]
+    ) -> None:
+        self._connect = connect
+        self._answer = answer
+        self._rings: set[str] = set()
+        self._end, self._wake = os.pipe()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="agl-store-doorbell", daemon=True)
+        self._thread.start()
+
+    def ring(self, *, queued: bool, ended: bool) -> None:
+        """Tell the other servers, soon; from any thread."""
+        new = {name for name, is_new in zip(_CHANNELS, (queued, ended), strict=True) if is_new}
+        if not new <= self._rings:
+            self._rings |= new
+            os.write(self._wake, b".")
+
+    def stop(self) -> None:
+        """End the thread, once it has rung for what was committed."""
+        self._is_over = True
+        os.write(self._wake, b".")
+        self._thread.join()
+        os.close(self._wake)
+        os.close(self._end)
+
+    def _run(self) -> None:
+        while not self._is_over:
+            try:
+                with self._connect() as connection:
+                    for channel in _CHANNELS:
+                        connection.execute(f"LISTEN {channel}".encode())
+                    self._answer(connection, set(_CHANNELS))
+                    while not self._is_over:
+                        self._wait(connection)
+                    self._ring(connection)
+            except psycopg.Error as error:
+                logger.warning("other servers are not heard: %s; connecting again", error)
+                select.select([self._end], [], [], LOOK_SECONDS)
+
+    def _wait(self, connection: Connection) -> None:
+        ready, _, _ = select.select([connection.fileno(), self._end], [], [], LOOK_SECONDS)
+        heard = set() if ready else set(_CHANNELS)
+        if self._end in ready:
+            os.read(self._end, 4096)
+            time.sleep(PAUSE_SECONDS)
+            self._ring(connection)
+        for notify in connection.notifies(timeout=0):
+            if notify.pid != connection.info.backend_pid:
+                heard.add(notify.channel)
+        if heard:
+            self._answer(connection, heard)
+
+    def _ring(self, connection: Connection) -> None:
+        rings, self._rings = self._rings, set()
+        for channel in rings:
+            connection.execute(f"NOTIFY {channel}".encode())

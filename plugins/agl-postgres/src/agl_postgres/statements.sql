@@ -1,0 +1,85 @@
+-- What the store in PostgreSQL asks besides the statements of agl_sqlite/statements.sql, by name.
+-- An operation asks for records by their ids; these find those of many operations at once.
+
+-- name: transaction
+SELECT pg_current_xact_id()::text;
+
+-- name: lock
+SELECT pg_advisory_xact_lock(n) FROM unnest(?::bigint[]) AS n;
+
+-- name: key
+SELECT key, rollout_id FROM rollout WHERE key = ANY(?);
+
+-- name: claim
+SELECT t.key, r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.key = ANY(?) AND t.status = 'preparing' ORDER BY t.a;
+
+-- name: queue
+SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL AND r.n <> ALL(?)
+ORDER BY r.position LIMIT ? FOR UPDATE SKIP LOCKED;
+
+-- name: lock_rollouts
+SELECT n FROM rollout WHERE n = ANY(?) ORDER BY n FOR UPDATE;
+
+-- name: rollouts
+SELECT {rollout} FROM rollout r WHERE r.n = ANY(?);
+
+-- name: attempts
+SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.n = ANY(?) ORDER BY t.sequence_id;
+
+-- name: overdue_since
+SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.deadline < ? ORDER BY t.deadline LIMIT 1000;
+
+-- name: workers
+SELECT {worker} FROM worker WHERE worker_id = ANY(?);
+
+-- name: open
+SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.worker_id = ANY(?) AND t.status IN ('preparing', 'running');
+
+-- name: spans
+SELECT a, span_id FROM span JOIN unnest(?::bigint[], ?::text[]) AS v(a, span_id)
+USING (a, span_id);
+
+-- name: versions
+SELECT kind, key, version FROM document JOIN unnest(?::text[], ?::text[]) AS v(kind, key)
+USING (kind, key);
+
+-- name: snapshots
+SELECT {resources} FROM resources WHERE resources_id = ANY(?);
+
+-- name: rollout_numbers
+SELECT nextval('rollouts') FROM generate_series(1, ?);
+
+-- name: position_numbers
+SELECT nextval('positions') FROM generate_series(1, ?);
+
+-- name: attempt_numbers
+SELECT nextval('attempts') FROM generate_series(1, ?);
+
+-- name: save_resources
+INSERT INTO resources (resources_id, create_time, update_time, version, body)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (resources_id) DO UPDATE
+SET update_time = excluded.update_time, version = excluded.version, body = excluded.body,
+    touched = nextval('touches');
+
+-- name: rollouts_to_delete
+SELECT n, position FROM rollout WHERE n = ANY(?) AND rollout_id = ANY(?) FOR UPDATE;
+
+-- name: resources_of
+SELECT resources_id FROM rollout WHERE n = ANY(?) AND resources_id IS NOT NULL
+EXCEPT SELECT resources_id FROM rollout WHERE n <> ALL(?)
+EXCEPT SELECT ?;
+
+-- name: transaction_status
+SELECT pg_xact_status(?::xid8);
+
+-- name: num_queued_at_most
+SELECT count(*) FROM (SELECT FROM rollout WHERE position IS NOT NULL LIMIT 64) AS queued;
+
+-- name: ended
+SELECT rollout_id FROM rollout
+WHERE n = ANY(?) AND status IN ('succeeded', 'failed', 'cancelled');

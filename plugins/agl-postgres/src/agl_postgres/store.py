@@ -1,0 +1,87 @@
+"""The store in PostgreSQL: several servers before one database."""
+
+import asyncio
+import weakref
+from typing import Any
+
+from agl.store.waiting import Effects
+from agl.types import AttemptedRollout
+from agl_postgres.database import PostgresDatabase
+from agl_postgres.doorbell import Doorbell
+from agl_postgres.lookups import SQL, Connection, ask
+from agl_sqlite.database_store import DatabaseStore
+from agl_sqlite.ids import number_of
+
+
+class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
+    """Keeps everything in a database of PostgreSQL, which any number of servers may have open.
+
+    Args:
+        url: ``postgresql://user:password@host:port/name``, or what else libpq takes. The tables are
+            made if there are none.
+        scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
+            ``unresponsive_seconds``.
+
+    A call that fails because PostgreSQL cannot be reached is made again for a minute (a server
+    answers 503 at once, and its clients ask again for about as long); then it raises a
+    ``StoreDiskError``.
+
+    Raises:
+        StoreUnavailableError: It cannot be reached, or holds no store of this version.
+    """
+
+    def __init__(self, url: str, *, scan_interval_seconds: float = 1.0) -> None:
+        super().__init__(lambda: PostgresDatabase(url), scan_interval_seconds=scan_interval_seconds)
+        self._news = 0
+        """Grows whenever the queue may hold something that it did not."""
+        self._empty_since = -1
+        """The ``_news`` of a claim that found nothing."""
+        self._told_nothing: set[tuple[str | None, str | None]] = set()
+        """Workers and keys that have been told so since."""
+        answer = weakref.WeakMethod(self._hear)
+        self._doorbell = Doorbell(
+            lambda: self._database.connect(autocommit=True),
+            lambda connection, channels: (hear := answer()) and hear(connection, channels),
+        )
+        self._watchdog.start()  # another server's attempts may be overdue
+
+    async def close(self) -> None:
+        if self._shutdown.alive:
+            await asyncio.to_thread(self._doorbell.stop)
+        await super().close()
+
+    def _publish(self, effects: Effects) -> None:
+        self._news += bool(effects.queued)
+        super()._publish(effects)
+        self._doorbell.ring(queued=bool(effects.queued), ended=bool(effects.ended))
+
+    def _hear(self, connection: Connection, channels: set[str]) -> None:
+        """Look for what other servers queued and ended."""
+        if "agl_queued" in channels:
+            ((count,),) = ask(connection, SQL["num_queued_at_most"]).fetchall()
+            if count:
+                self._news += 1
+                self._queue_waiters.wake(count)
+        if waited_for := list(self._end_waiters.by_rollout):
+            rows = ask(connection, SQL["ended"], [list(map(number_of, waited_for))])
+            self._end_waiters.ended([row[0] for row in rows.fetchall()])
+
+    async def _claim(
+        self, limit: int, worker_id: str | None, key: str | None
+    ) -> list[AttemptedRollout]:
+        news = self._news
+        claimed = await super()._claim(limit, worker_id, key)
+        if not claimed and news == self._news:
+            if self._empty_since != news:
+                self._empty_since, self._told_nothing = news, set()
+            self._told_nothing.add((worker_id, key))
+        return claimed
+
+    def _has_queued(self) -> bool:
+        return self._empty_since != self._news
+
+    def _has_nothing_for(self, worker_id: str | None, key: str | None) -> bool:
+        return (worker_id, key) in self._told_nothing
+
+    def _write_something(self, tables: Any, now: float) -> None:
+        tables.worker("")

@@ -1,0 +1,17 @@
+"""The store in PostgreSQL does what every store must do."""
+
+import pytest
+
+from agl_postgres import PostgresLightningStore
+from agl_testing.store_contract import StoreContract
+
+
+@pytest.fixture
+async def store(url):
+    store = PostgresLightningStore(url, scan_interval_seconds=0.05)
+    yield store
+    await store.close()
+
+
+class TestPostgresStore(StoreContract):
+    pass

@@ -1,0 +1,117 @@
+"""Several stores before one database: what one of them does, the others know."""
+
+import asyncio
+
+import pytest
+
+from agl.store.base import AttemptEnd
+from agl.types import EnqueueRolloutRequest, RolloutConfig
+from agl_postgres import PostgresLightningStore
+
+
+@pytest.fixture
+async def stores(url):
+    stores = [PostgresLightningStore(url, scan_interval_seconds=0.05) for _ in range(3)]
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+async def test_a_rollout_starts_at_once_at_another_server(stores):
+    waiting = asyncio.create_task(stores[1].dequeue_many_rollouts(worker_id="w", wait_seconds=20))
+    await asyncio.sleep(0.1)
+    rollout = await stores[0].enqueue_rollout({"n": 1})
+    (claimed,) = await waiting
+    assert claimed.rollout_id == rollout.rollout_id
+
+
+async def test_an_end_is_heard_at_another_server(stores):
+    rollout = await stores[0].enqueue_rollout({"n": 1})
+    wanted = [rollout.rollout_id]
+    waiting = asyncio.create_task(stores[1].wait_for_rollouts(rollout_ids=wanted, timeout=20))
+    claimed = await stores[2].dequeue_rollout()
+    end = AttemptEnd(
+        rollout_id=rollout.rollout_id, attempt_id=claimed.attempt.attempt_id, status="succeeded"
+    )
+    await stores[2].turn(finish=end, limit=0)
+    (ended,) = await waiting
+    assert ended.status == "succeeded"
+
+
+async def test_nothing_is_claimed_twice_and_nothing_is_left(stores):
+    tasks = [EnqueueRolloutRequest(input={"n": number}) for number in range(300)]
+    await asyncio.gather(
+        *(store.enqueue_many_rollouts(tasks[n::3]) for n, store in enumerate(stores))
+    )
+    claimed = []
+
+    async def work(store, worker):
+        while found := await store.dequeue_many_rollouts(limit=3, worker_id=worker):
+            claimed.extend(one.rollout_id for one in found)
+
+    await asyncio.gather(
+        *(work(store, f"{n}-{m}") for n, store in enumerate(stores) for m in range(4))
+    )
+    assert len(claimed) == len(set(claimed)) == 300
+
+
+async def test_a_key_makes_one_rollout_whoever_is_asked(stores):
+    tasks = [EnqueueRolloutRequest(input={"n": 1}, key=f"key {n}") for n in range(20)]
+    made = await asyncio.gather(*(store.enqueue_many_rollouts(tasks) for store in stores))
+    ids = {tuple(one.rollout_id for one in each) for each in made}
+    assert len(ids) == 1
+    assert len(await stores[0].query_rollouts()) == 20
+
+
+async def test_an_attempt_is_ended_once(stores):
+    rollout = await stores[0].start_rollout({"n": 1})
+    ids = rollout.rollout_id, rollout.attempt.attempt_id
+    outcomes = await asyncio.gather(
+        *(
+            store.update_attempt(*ids, status=status)
+            for store, status in zip(stores, ("succeeded", "failed", "timeout"), strict=True)
+        ),
+        return_exceptions=True,
+    )
+    (kept,) = [one for one in outcomes if not isinstance(one, Exception)]
+    assert (await stores[1].get_latest_attempt(ids[0])).status == kept.status
+
+
+async def test_deadlines_hold_though_the_server_of_an_attempt_is_gone(stores, url):
+    gone = PostgresLightningStore(url)
+    config = RolloutConfig(timeout_seconds=0.2)
+    rollout = await gone.start_rollout({"n": 1}, config=config)
+    await gone.close()
+    ended = await stores[0].wait_for_rollouts(rollout_ids=[rollout.rollout_id], timeout=20)
+    assert [one.attempt.status for one in ended] == ["timeout"]
+
+
+async def test_lost_connections_are_made_anew(stores, server):
+    await stores[0].enqueue_rollout({"n": 1})
+    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'")
+    await stores[0].enqueue_rollout({"n": 2})
+    assert len(await stores[1].query_rollouts()) == 2
+    waiting = asyncio.create_task(stores[1].dequeue_many_rollouts(limit=5, wait_seconds=20))
+    assert len(await waiting) == 2
+
+
+class Cut:
+    """A way to the server that is cut while the answer of a commit is on it."""
+
+    def __init__(self, store):
+        self.connection = store._database.tables._connection
+
+    def __getattr__(self, name):
+        return getattr(self.connection, name)
+
+    def commit(self):
+        self.connection.commit()
+        self.connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+async def test_what_was_committed_is_not_done_again_though_its_answer_is_lost(stores):
+    store = stores[0]
+    store._database.tables._connection = Cut(store)
+    rollout = await store.enqueue_rollout({"n": 1})
+    found = await stores[1].query_rollouts()
+    assert [one.rollout_id for one in found] == [rollout.rollout_id]
