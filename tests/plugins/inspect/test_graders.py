@@ -145,7 +145,7 @@ JUDGE = "resources={judge: {resource_type: llm, endpoint: x, model: theirs}}"
     [
         ("agent_with_judge", [JUDGE, f"{OF_LLM}}}"], []),
         ("agent_of_team", [TEAM], []),
-        ("agent_that_asks_on", [f"{OF_LLM}, rollouts: {{timeout_seconds: 8}}}}"], ["empty_fails"]),
+        ("agent_that_asks_on", [f"{OF_LLM}, rollouts: {{timeout_seconds: 20}}}}"], ["empty_fails"]),
     ],
 )
 def test_trained_models_are_answered_for_in_time(tmp_path, capsys, agent, overrides, found):
