@@ -185,3 +185,15 @@ agl.Trainer(algorithm="baseline", strategy="cs", n_runners=1).fit(agent, [1])
 def test_runner_starts_where_a_fork_has_reset_the_wakeup_descriptor():
     run = python("-c", FORKED)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(("is_orphan", "becomes"), [(False, "failed"), (True, "requeuing")])
+async def test_the_death_of_the_supervisor_costs_a_rollout_no_attempt(
+    memory_store, is_orphan, becomes
+):
+    name = worker_name(0, pid=1)
+    config = agl.RolloutConfig(max_attempts=1, retry_condition=["unresponsive"])
+    claimed = await memory_store.start_rollout(0, config=config, worker_id=name)
+    await mark_lost(memory_store, RunnerDied(0, 1, -9, "it died", True, is_orphan=is_orphan))
+    rollout = await memory_store.get_rollout_by_id(claimed.rollout_id)
+    assert (rollout.status, rollout.attempt.error.type) == (becomes, "RunnerDied")

@@ -15,6 +15,7 @@ from agl.errors import (
 )
 from agl.execution.base import ThreadingEvent
 from agl.store.base import LightningStore
+from agl.store.release import release_claim
 from agl.types import AttemptedRollout, Failure
 from agl.utils.life_cycle import worker_name
 from agl_server.processes.supervisor import AllEnded, Report, RunnerDied
@@ -110,7 +111,11 @@ async def _mark_lost_patiently(store: LightningStore, died: RunnerDied) -> None:
 
 
 async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
-    """Give every unfinished attempt of a dead runner the status ``unresponsive`` and a reason."""
+    """Give every unfinished attempt of a dead runner the status ``unresponsive`` and a reason.
+
+    What an orphan ran goes back into the queue, also from its last attempt: nobody is there to run
+    it now, and who goes on with the run will.
+    """
     name = worker_name(died.worker_id, pid=died.pid)
     logger.warning(
         "Runner %d (%s) %s: %s",
@@ -131,13 +136,21 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
         seen.add(attempt_id)
         with contextlib.suppress(InvalidTransitionError):  # it ended in this very moment
             try:
-                await _mark(store, rollout_id, attempt_id, failure)
+                await _mark(store, rollout_id, attempt_id, failure, died.is_orphan)
             except UnknownRecordError:  # it was deleted, and the worker will name no other
                 for one in await store.query_rollouts(status_in=["preparing", "running"]):
                     if isinstance(one, AttemptedRollout) and one.attempt.worker_id == name:
                         with contextlib.suppress(InvalidTransitionError, UnknownRecordError):
-                            await _mark(store, one.rollout_id, one.attempt.attempt_id, failure)
+                            ids = one.rollout_id, one.attempt.attempt_id
+                            await _mark(store, *ids, failure, died.is_orphan)
 
 
-async def _mark(store: LightningStore, rollout_id: str, attempt_id: str, why: Failure) -> None:
-    await store.update_attempt(rollout_id, attempt_id, status="unresponsive", error=why)
+async def _mark(
+    store: LightningStore, rollout_id: str, attempt_id: str, why: Failure, is_orphan: bool
+) -> None:
+    rollout = await store.get_rollout_by_id(rollout_id) if is_orphan else None
+    if isinstance(rollout, AttemptedRollout) and rollout.attempt.attempt_id == attempt_id:
+        await release_claim(store, rollout)
+        await store.update_attempt(rollout_id, attempt_id, error=why)
+    else:
+        await store.update_attempt(rollout_id, attempt_id, status="unresponsive", error=why)

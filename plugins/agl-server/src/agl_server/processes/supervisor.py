@@ -72,6 +72,8 @@ class RunnerDied:
     """Whether it is not replaced: its predecessors did no work either, or the supervisor died."""
     store_away: bool = False
     """Whether it died because the store cannot be reached; it has waited for it."""
+    is_orphan: bool = False
+    """Whether it was ended because the supervisor died, which no attempt of its is to blame for."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class Supervisor:
         """End the runners of a supervisor that ended before them, and report their death."""
         for worker_id, runner in self._alive.items():
             kill_descendants(runner, itself=True)
-            self._on_report(RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True))
+            died = RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True, is_orphan=True)
+            self._on_report(died)
         self._on_report(AllEnded(message))
 
 
