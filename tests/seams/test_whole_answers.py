@@ -73,7 +73,8 @@ def ours(stream: bool, *calls: dict[str, Any]) -> bytes:
         | {"stream": stream, "stream_options": {"include_usage": True}}
     )
     end: dict[str, Any] = {"finish_reason": "stop", "version": "3", "num_tokens": 4}
-    tokens = Piece(0, "yes", [5, 6, 7, 8], [-0.5] * 4, ["x"] * 4, tool_calls=[*calls], **end)
+    end |= {"token_ids": [5, 6, 7, 8], "logprobs": [-0.5] * 4, "token_texts": ["x"] * 4}
+    tokens = Piece(0, "yes", tool_calls=[*calls], **end)
     writer = AnswerWriter(request, "c", [1, 2])
     return writer.whole_as_chunks([tokens]) if stream else writer.whole([tokens])
 

@@ -81,6 +81,8 @@ def test_version_lag_counts_how_old_the_sampling_weights_were():
     assert version_lag(rows, 5) == 0.0
     rows[0].model_versions = ["3-4"]  # the weights changed while it was sampled
     assert version_lag(rows, 5) == 1.0
+    rows[0].model_versions = rows[1].model_versions = [None]
+    assert version_lag(rows, 5) is None
 
 
 def test_a_step_with_equal_rewards_is_solved_whatever_else_was_called():

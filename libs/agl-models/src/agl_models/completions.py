@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -279,6 +279,7 @@ class Piece:
 
     index: int
     text: str = ""
+    _: KW_ONLY
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     token_texts: list[str] | None = None

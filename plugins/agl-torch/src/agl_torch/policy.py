@@ -320,7 +320,7 @@ class PolicyTraining(OnlineTraining):
         samples = [
             Sample(
                 *(one.row, one.of_tokens, one.returns, one.values, one.left_out),
-                is_current=version_lag([one.row], self.weights_version) == 0,
+                is_current=not version_lag([one.row], self.weights_version),
             )
             for one in rows
         ]

@@ -192,10 +192,13 @@ def why_nothing(collected: Collected) -> str:
     return "; ".join(parts)
 
 
-def version_lag(rows: Sequence[TrainingRow], version: int) -> float:
-    """How many versions the weights that sampled are behind ``version``, mean over calls."""
+def version_lag(rows: Sequence[TrainingRow], version: int) -> float | None:
+    """How many versions the weights that sampled are behind ``version``, mean over calls.
+
+    None where the server has said of no call which version sampled it.
+    """
     lags = version_lags(rows, version)
-    return sum(lags) / len(lags) if lags else 0.0
+    return sum(lags) / len(lags) if lags else None
 
 
 def version_lags(rows: Sequence[TrainingRow], version: int) -> list[int]:

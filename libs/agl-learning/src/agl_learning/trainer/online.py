@@ -323,7 +323,7 @@ class OnlineTraining(Training):
         lag = version_lag([one.row for one in rows], self.weights_version)
         learned, used = read_update(self.title, self.update(rows), rows)
         self.weights_version += 1
-        return {**learned, "version_lag": lag}, used
+        return {**learned} if lag is None else {**learned, "version_lag": lag}, used
 
     def measured(self, collected: Collected, rows: list[Weighed]) -> dict[str, Any]:
         """Metrics of a step, but for those of its place, its time and its update."""
