@@ -75,6 +75,22 @@ def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(star
     assert (keeping.heard, other.heard) == (3, 1)
 
 
+class EndingAsItSaves(Keeping):
+    """Ends the run when its first checkpoint is there."""
+
+    def on_checkpoint_saved(self, algorithm: Any) -> None:
+        self.heard += 10
+        algorithm.ask_to_end()
+
+
+def test_a_run_that_ended_as_its_checkpoint_was_saved_stays_ended(starts: Starts) -> None:
+    starts.hooks = [EndingAsItSaves(save=2)]
+    starts.start(steps=6)
+    starts.hooks = [again := EndingAsItSaves(save=2)]
+    starts.start(steps=6)
+    assert (starts.steps(), again.heard) == ([1, 2], 12)
+
+
 class Spoiling(agl.Hook):
     """Changes all that it is shown."""
 

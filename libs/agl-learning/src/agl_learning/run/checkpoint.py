@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_runs.files import make_private_folder, sync
+from agl_runs.files import make_private_folder, sync, write_whole
 
 logger = logging.getLogger("agl.learning")
 
@@ -143,6 +143,13 @@ def home_of(checkpoint: Path) -> Path:
 def read_note(checkpoint: Path) -> dict[str, Any]:
     """What its maker noted about a checkpoint."""
     return json.loads((checkpoint / MANIFEST).read_text("utf-8"))["note"]
+
+
+def note_again(checkpoint: Path, note: Mapping[str, Any]) -> None:
+    """Change what is noted about a whole checkpoint, which stays whole whatever happens."""
+    record = json.loads((checkpoint / MANIFEST).read_text("utf-8"))
+    record["note"].update(note)
+    write_whole(checkpoint / MANIFEST, json.dumps(record, indent=1))
 
 
 def damage(checkpoint: Path) -> str:

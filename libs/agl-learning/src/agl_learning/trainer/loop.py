@@ -17,7 +17,7 @@ from agl_learning.collect.collector import AS_ASKED
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
-from agl_learning.run.checkpoint import Progress, making, remove_older
+from agl_learning.run.checkpoint import Progress, making, note_again, remove_older
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.opening import open_run
 from agl_learning.trainer.runners import RunnersOfRun
@@ -223,7 +223,11 @@ class Loop:
         await asyncio.to_thread(write)
         session.checkpoint, session.requests.saves = folder, False
         path: Any = training.version.ref or folder
+        asked = session.requests.progress()
         await training.tell("on_checkpoint_saved", step=number, path=path)
+        # A hook may have asked for the end: it stays ended, and the hook has its state of now.
+        if (asked_since := session.requests.progress()) != asked:
+            await asyncio.to_thread(note_again, folder, asked_since)
 
     # --- evaluating
 
