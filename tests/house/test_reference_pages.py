@@ -14,7 +14,7 @@ import agl
 from agl import errors, semconv
 from agl.env import LightningEnvVar
 from agl.types import Failure
-from agl_records.types import ExclusionReason
+from agl_records.types import EXCLUSION_REASONS
 from agl_runs.config.file import RunConfig
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -57,8 +57,9 @@ def test_every_key_of_the_configuration_file_has_a_row():
 
 
 def test_every_reason_and_boundary_has_a_row():
-    reasons = rows("../explanation/learning-data.md", "`([a-z_]+)`")
-    assert set(reasons) == set(get_args(ExclusionReason))
+    table = rows("../explanation/learning-data.md", r"`([a-z_]+)` \| [a-z, ]+ \| (.+?)")
+    said = {reason: because.replace("`", "") for reason, because in table}
+    assert said == EXCLUSION_REASONS
     text = (REFERENCE / "errors.md").read_text().partition("## Failures of attempts")[2]
     boundaries = re.findall(r"`([a-z]+)`(?=.*\|.*\|)", text)
     assert set(boundaries) == set(get_args(Failure.model_fields["boundary"].annotation))

@@ -44,6 +44,15 @@ def test_rooms_are_those_of_the_page():
     ]
 
 
+def test_modules_that_a_readme_lists_are_there():
+    for root in DISTRIBUTIONS:
+        _, _, table = (root / "README.md").read_text(encoding="utf-8").partition("| module |")
+        first_cells = (line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:])
+        for module in (name for cell in first_cells for name in re.findall("`(.*?)`", cell)):
+            path = root / "src" / root.name.replace("-", "_") / module.replace(".", "/")
+            assert path.is_dir() or path.with_suffix(".py").is_file(), f"{root.name}: {module}"
+
+
 def test_wheels_that_the_readme_names_are_all_that_they_need():
     # pip takes what is missing from an index, where anybody may register our names.
     needs = {

@@ -10,7 +10,12 @@ from tests.interpreter import python
 
 import agl_learning
 from agl.errors import ConfigError
-from agl_learning.advantages.estimator_option import ADVANTAGES, OF_TOKENS, Foreseen
+from agl_learning.advantages.estimator_option import (
+    ADVANTAGES,
+    OF_TOKENS,
+    Foreseen,
+    describe_estimator,
+)
 from agl_learning.advantages.weighing import (
     WeighingOptions,
     check_copies,
@@ -284,11 +289,40 @@ def test_penalties_count_with_the_default_estimator_too(batch):
     assert [one.advantages[0].value for one in found] == [-1.0, 1.0, 1.0, -1.0]  # a, b, d and e
 
 
+@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus"])
+def test_what_is_said_of_an_advantage_has_its_penalties(batch, name):
+    def foresee(rows):
+        return Foreseen(penalties=[[-0.5] * row.num_sampled for row in rows])
+
+    same = batch(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0)
+    weighed = weigh(same, WeighingOptions(estimator=name), foresee)
+    long = next(one for one in weighed if one.row.rollout_id == "e")
+    assert long.advantages[0].because.endswith(
+        "its reward: 1; penalties of its rollout: -1.5; their sum: -0.5 against mean 0, std 0.7071 "
+        "of 2 rollouts"
+    )
+
+
+def test_an_estimator_without_penalties_says_nothing_of_them(batch):
+    def foresee(rows):
+        return Foreseen(penalties=[[-0.5] * row.num_sampled for row in rows])
+
+    options = WeighingOptions(estimator={"type": "gdpo", "rewards": {"all": 1.0}})
+    for one in weigh(batch(), options, foresee):
+        assert "penalties" not in one.advantages[0].because
+
+
+def test_an_unknown_estimator_is_named(batch):
+    with pytest.raises(ConfigError, match="weigh: estimator is 'rlo'; expected gae, gdpo, "):
+        weigh(batch(), WeighingOptions(estimator="rlo"))
+
+
 def test_every_estimator_can_be_chosen_or_says_why_not():
     pytest.importorskip("torch")
     from agl_learning.advantages.estimators import ESTIMATORS
 
     assert {*ADVANTAGES, *OF_TOKENS} == {*ESTIMATORS, "reverse_kl"}
+    assert all(describe_estimator(name) for name in (*ADVANTAGES, *OF_TOKENS))
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,11 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "no_token_ids": "the server returned no token ids",
     "structured_output": "only a parsed object was recorded in the place of sampled tokens",
     "no_logprobs": "the server returned no log-probabilities, or not one for each token",
-    "unrecognised_span": "a span looks like a model call, and no reader knows its form",
+    "unrecognised_span": "a span looks like a model call, and no reader knows its form, or finds "
+    "messages in it",
     "model_error": "the call failed",
     "infrastructure": "servers or the network failed it, or another call of its rollout",
-    "malformed": "what was recorded cannot be",
+    "malformed": "what was recorded cannot be, or the adapter failed on the spans of the rollout",
     "malformed_message": "a message of the call cannot be read: it has no role, say",
     "over_length": "prompt and answer are longer than the limit",
     "images": "its prompt has images, and the trainer takes token ids alone",
@@ -55,7 +56,8 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "below_threshold": "its reward is below the one that is asked for",
     "not_selected": "the algorithm chose others to learn from, better ones for example",
     "not_paired": "no other rollout answered the same prompt otherwise and with another reward",
-    "rejected": "the correction for sampling with other weights rejected it",
+    "rejected": "the correction for sampling with other weights rejected it, or its weights were "
+    "older than max_staleness allows",
     "unused_group": "the algorithm dropped its group, or the run ended first",
     "not_trained_mode": "its rollout was for validation or testing",
     "no_calls": "the rollout succeeded without a recorded model call",

@@ -38,8 +38,9 @@ class Exchange:
 
     This one is of chat completions, which pass through as they are, but for what the gateway asked
     for and the agent did not, and for chunks of a form that clients read otherwise than it is
-    recorded. Other dialects replace what differs. What is *recorded* is
-    ``request`` and the backend's own answer, so every dialect is recorded in one form.
+    recorded. Other dialects replace what differs. What is *recorded* is ``request`` and the
+    backend's answer, a whole one as ``normalizer.read_whole`` gives it and the chunks of a stream
+    as they came, so every dialect is recorded in one form.
 
     Args:
         request: The body of the call to the backend, as JSON.

@@ -55,7 +55,7 @@ class CallRecord:
     request: bytes = b""
     """As the backend's API would have it from the agent, without our additions."""
     answer: bytes | None = None
-    """As the backend sent it, token ids included."""
+    """The backend's, token ids included: as ``normalizer.read_whole`` gives it, or as it came."""
     chunks: list[bytes] | None = None
     """Of a stream: what came of it."""
     status_code: int | None = None

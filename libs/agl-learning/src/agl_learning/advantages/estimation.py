@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import count, islice
+from itertools import count, groupby, islice
 from typing import Any, cast
 
 import torch
@@ -11,7 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.comparisons import EstimatorFunction, Inputs
-from agl_learning.advantages.estimator_option import Estimated, Foreseen, describe_estimator
+from agl_learning.advantages.estimator_option import (
+    WITHOUT_PENALTIES,
+    Estimated,
+    Foreseen,
+    describe_estimator,
+)
+from agl_learning.advantages.group_advantages import sibling_advantages
 from agl_learning.advantages.trajectories import Call, Trajectories, lay_out
 from agl_learning.collect.results import Ended
 from agl_records.training_data import TrainingRow
@@ -29,7 +35,8 @@ def estimate(
 
     Args:
         estimator: That of ``options``.
-        members: At least one rollout, with its usable rows, each with its place among all.
+        members: At least one rollout, with its usable rows, each with its place among all;
+            siblings follow each other.
         compared_N: Per rollout, per row, one per call; their sentences are about its reward.
         options: ``WeighingOptions``: which estimator, and how.
         foreseen: What a model says of the rows, in their order here.
@@ -80,17 +87,28 @@ def estimate(
     is_own = ":" in name  # it need not use the mean of the group, nor its deviation
     is_by_token = returns_NT is not None or is_own
     text = f"{name} ({describe_estimator(name)})"
+    penalties_N: list[float] = inputs.penalties_NT.sum(-1).tolist()  # pyright: ignore
+    is_penalised = model.penalties is not None and name not in WITHOUT_PENALTIES
+    if is_penalised:
+        rows_N = [
+            [_with_penalty(row, penalty) for _, row in numbered]
+            for (_, numbered), penalty in zip(members, penalties_N, strict=True)
+        ]
+        pairs = groupby(zip(members, rows_N, strict=True), lambda pair: pair[0][0].group)
+        groups = [[rows for _, rows in siblings] for _, siblings in pairs]
+        compared_N = [of_rows for rows_G in groups for of_rows in sibling_advantages(rows_G)]
     estimated_N: list[list[Estimated]] = []
     for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
         rest, of_rows = iter(calls), list[Estimated]()
         for of_row in compared:
             spans = [*islice(rest, len(of_row))]
             tokens = _cut(advantages_NT, n, spans)
-            said = [one.because for one in of_row]
-            if is_own:
-                said = [f"{call.credit.reward or 0.0:.4g}" for call in spans]
+            cost = f"; penalties of its rollout: {penalties_N[n] + 0.0:.4g}" if is_penalised else ""
             given: list[Advantage] = []
-            for each, of_call, reward in zip(of_row, tokens, said, strict=True):
+            for each, of_call, call in zip(of_row, tokens, spans, strict=True):
+                reward = f"{call.credit.reward or 0.0:.4g}{cost}"
+                if not is_own:
+                    reward = f"{reward}; their sum: {each.because}" if cost else each.because
                 low, high, because = min(of_call), max(of_call), text
                 if low != high:
                     because += f", the mean of {len(of_call)} tokens from {low:.4g} to {high:.4g}"
@@ -109,6 +127,13 @@ def estimate(
             of_rows.append(Estimated(given, by_token, returns, _cut(values_NT, n, spans)))
         estimated_N.append(of_rows)
     return estimated_N
+
+
+def _with_penalty(row: TrainingRow, penalty: float) -> TrainingRow:
+    """With rewards as those who compare siblings take them."""
+    given = [(each, (each.reward or 0.0) + penalty) for each in row.credits]
+    credits = [each.model_copy(update={"reward": reward}) for each, reward in given]
+    return row.model_copy(update={"credits": credits})
 
 
 def _check_advantages(name: str, given: Any, laid: Trajectories) -> None:

@@ -28,6 +28,7 @@ ADVANTAGES = {
 ABOUT = {
     **ADVANTAGES,
     "gae": "how much more came than a critic expected, whitened over the step",
+    "optimal_token_baseline": "rewards to go, less those of siblings by a baseline per token",
     "reverse_kl": "how much likelier a teacher finds its tokens, in nats; rewards have no part",
 }
 OF_TOKENS = {
@@ -42,6 +43,10 @@ ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
 """Estimators that look at the rollouts of a step whether they are siblings or not."""
 
 
+WITHOUT_PENALTIES = ("gdpo", "reverse_kl")
+"""Estimators that add no penalties to a reward."""
+
+
 @dataclass(frozen=True)
 class Foreseen:
     """What a model says of the sampled tokens before their advantages are made.
@@ -50,7 +55,12 @@ class Foreseen:
     """
 
     penalties: list[list[float]] | None = None
-    """Added to the rewards, each at its token."""
+    """Added to the rewards.
+
+    Estimators along a rollout (``gae``, ``reinforce_plus_plus``) take each at its token, and
+    ``reverse_kl`` takes nothing else. Those that compare siblings add the sum over a rollout's
+    tokens to the reward of each of its calls; ``gdpo``, which compares dimensions, takes none.
+    """
     values: list[list[float]] | None = None
     """What a critic expects before each token."""
     gamma: float = 1.0

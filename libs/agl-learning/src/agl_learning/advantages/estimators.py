@@ -51,6 +51,7 @@ from torch import Tensor
 
 from agl.errors import AlgorithmError
 from agl.plugins.build import import_attribute
+from agl.utils.checks import check_choice
 from agl_learning.advantages.comparisons import (
     EQUAL,
     Comparison,
@@ -282,10 +283,17 @@ ESTIMATORS: dict[str, EstimatorFunction] = {
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "rloo": rloo,
 }
+"""Name -> function, of all that read rewards: all but ``reverse_kl``, which reads a teacher."""
 
 
 def find_estimator(name: str) -> EstimatorFunction:
-    """The function of an estimator of calls: one of ours, or ``module:function``."""
+    """The function of an estimator: one of ours, or ``module:function``.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
     if ":" in name:
         return import_attribute(name)
-    return {**ESTIMATORS, "reverse_kl": reverse_kl}[name]
+    found = {**ESTIMATORS, "reverse_kl": reverse_kl}
+    check_choice("weigh", [*found], estimator=name)
+    return found[name]

@@ -141,8 +141,8 @@ def weigh(
         is_whole: Whether the loss has terms beside the gain, which calls without advantage have.
 
     Raises:
-        ConfigError: The estimator takes rewards of whole rollouts, and the credit rule tells calls
-            apart; or no rollout has one of ``rewards``.
+        ConfigError: There is no such estimator; or it takes rewards of whole rollouts, and the
+            credit rule tells calls apart; or no rollout has one of ``rewards``.
     """
     groups: dict[int, list[Usable]] = {}
     cut_off = {one.rollout_id for one in collected.ledger.exclusions if one.reason == "truncated"}
