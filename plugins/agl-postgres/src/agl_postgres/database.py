@@ -36,6 +36,8 @@ _LOCK = 0x61676C73
 """Of ``pg_advisory_lock``: who makes the tables."""
 _COLLIDED = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
 """Another server was faster: what the operations find is another now."""
+_REFUSED = (psycopg.DataError, ValueError, errors.ProgramLimitExceeded)
+"""What the caller gave, and no try mends."""
 
 
 class PostgresDatabase:
@@ -116,20 +118,24 @@ class PostgresDatabase:
                 tries += 1
                 if tries == _MOST_TRIES:
                     raise
+            except errors.ProgramLimitExceeded:
+                raise
             except psycopg.OperationalError:
                 self._is_broken = True
                 raise
+        self.tables.begin()  # the transaction goes on no more: its locks go
+        self.tables.roll_back()
         raise StoreError(f"store {self.path!r}: operations that need {_MOST_ROUNDS} rounds")
 
     def named(self, error: Exception, what: str) -> Exception:
         """An error of an operation in our words: PostgreSQL's, or one of JSON."""
         if isinstance(error, AglError) or not isinstance(error, psycopg.Error | ValueError):
             return error
-        if isinstance(error, errors.OperationalError):
+        if isinstance(error, errors.OperationalError) and not isinstance(error, _REFUSED):
             advice = "Check that PostgreSQL runs and has space, then try again"
             where = f"store {self.path!r}: {said(error)}"
             ours: Exception = StoreDiskError(f"{where}; {what}. {advice}")
-        elif isinstance(error, psycopg.DataError | ValueError):
+        elif isinstance(error, _REFUSED):
             ours = InvalidRecordError(
                 f"store {self.path!r}: {said(error)}; {what}. Expected records that PostgreSQL "
                 "can hold: text without NUL, at most 1 GB"

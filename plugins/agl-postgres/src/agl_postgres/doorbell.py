@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import psycopg
-
 from agl_postgres.lookups import Connection
 
 logger = logging.getLogger(__name__)
@@ -39,43 +37,55 @@ class Doorbell:
         self._connect = connect
         self._answer = answer
         self._rings: set[str] = set()
+        self._look = 0.0
+        """When to look, whether it rings or not."""
         self._end, self._wake = os.pipe()
-        self._is_over = False
+        self._over = threading.Event()
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="agl-store-doorbell", daemon=True)
         self._thread.start()
 
     def ring(self, *, queued: bool, ended: bool) -> None:
         """Tell the other servers, soon; from any thread."""
         new = {name for name, is_new in zip(_CHANNELS, (queued, ended), strict=True) if is_new}
-        if not new <= self._rings:
-            self._rings |= new
-            os.write(self._wake, b".")
+        with self._lock:
+            if not new <= self._rings and not self._over.is_set():
+                self._rings |= new
+                os.write(self._wake, b".")
 
     def stop(self) -> None:
         """End the thread, once it has rung for what was committed."""
-        self._is_over = True
-        os.write(self._wake, b".")
+        with self._lock:
+            if self._over.is_set():
+                return
+            self._over.set()
+            os.write(self._wake, b".")
         self._thread.join()
         os.close(self._wake)
         os.close(self._end)
 
     def _run(self) -> None:
-        while not self._is_over:
+        while not self._over.is_set():
             try:
                 with self._connect() as connection:
                     for channel in _CHANNELS:
                         connection.execute(f"LISTEN {channel}".encode())
                     self._answer(connection, set(_CHANNELS))
-                    while not self._is_over:
+                    while not self._over.is_set():
                         self._wait(connection)
                     self._ring(connection)
-            except psycopg.Error as error:
+            except Exception as error:  # without this thread, no other server is heard
                 logger.warning("other servers are not heard: %s; connecting again", error)
-                select.select([self._end], [], [], LOOK_SECONDS)
+                self._over.wait(LOOK_SECONDS)
 
     def _wait(self, connection: Connection) -> None:
-        ready, _, _ = select.select([connection.fileno(), self._end], [], [], LOOK_SECONDS)
-        heard = set() if ready else set(_CHANNELS)
+        poll = select.poll()  # select() takes no number above 1023
+        poll.register(connection.fileno(), select.POLLIN)
+        poll.register(self._end, select.POLLIN)
+        ready = {one for one, _ in poll.poll(1000 * max(0.0, self._look - time.monotonic()))}
+        heard: set[str] = set()
+        if time.monotonic() >= self._look:
+            heard, self._look = set(_CHANNELS), time.monotonic() + LOOK_SECONDS
         if self._end in ready:
             os.read(self._end, 4096)
             time.sleep(PAUSE_SECONDS)
@@ -87,6 +97,7 @@ class Doorbell:
             self._answer(connection, heard)
 
     def _ring(self, connection: Connection) -> None:
-        rings, self._rings = self._rings, set()
+        with self._lock:
+            rings, self._rings = self._rings, set()
         for channel in rings:
             connection.execute(f"NOTIFY {channel}".encode())

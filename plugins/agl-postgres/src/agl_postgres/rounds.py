@@ -27,6 +27,8 @@ from agl_sqlite.rows import resources_of, rollout_of, stored_attempt_of, worker_
 
 logger = logging.getLogger(__name__)
 
+FEW_ROUNDS = 8
+"""After so many each thing is read as it is asked for."""
 ASK_SECONDS = 30.0
 """So long it is asked whether a transaction was kept whose answer was lost."""
 _WRITTEN: Final = (
@@ -91,7 +93,7 @@ _READS: Final = {
     "rollout": _Read("rollouts", _take("rollout", rollout_of), value=number_of),
     # By a statement of its own: one that had to wait for a lock sees other tables as before.
     "attempts": _Read("attempts", _take_attempts, dict, number_of),
-    "worker": _Read("workers", _take("worker", worker_of)),
+    "worker": _Read("workers", _take("worker", worker_of), is_locked=True),
     "open": _Read("open", _take_open, dict),
     "span": _Read("spans", lambda known, rows: known["span"].update(dict.fromkeys(rows, True))),
     "document": _Read(
@@ -115,6 +117,7 @@ class Rounds(PostgresLookups):
         self.is_alone = False
         self.num_claims = 1
         """So many rollouts the operations are expected to claim."""
+        self._num_committed = 0
         self._goes_on = False
         """Whether the transaction does, with another round."""
         self._start_over()
@@ -126,6 +129,7 @@ class Rounds(PostgresLookups):
         self._read: Known = {kind: {} for kind in (*_READS, "queue", "overdue", "latest")}
         self._numbers: dict[str, list[int]] = {"rollout": [], "position": [], "attempt": []}
         self._is_whole_queue = False
+        self._num_rounds = 0
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -137,15 +141,22 @@ class Rounds(PostgresLookups):
         }
         self._next = dict.fromkeys(self._numbers, 0)
         self._wanted: dict[str, set[Any]] = {}
-        self._wants_alone = False
+        self._wants_alone = self._is_incomplete = False
+        self._queued_here: set[str] = set()
+        """Behind all that others queued."""
         self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _WRITTEN}
-        self.num_changes = 0
+        self._num_unwritten = 0
+
+    @property
+    def num_changes(self) -> int:
+        """Grows with each change, and not back with a commit."""
+        return self._num_committed + self._num_unwritten
 
     @property
     def is_provisional(self) -> bool:
         """Whether this round lacked something, and so counts for nothing."""
         lacks_numbers = any(self._next[kind] > len(of) for kind, of in self._numbers.items())
-        return bool(self._wanted) or self._wants_alone or lacks_numbers
+        return bool(self._wanted) or self._is_incomplete or self._wants_alone or lacks_numbers
 
     def begin(self) -> None:
         self._goes_on = False
@@ -161,8 +172,9 @@ class Rounds(PostgresLookups):
                 self._connection.execute("ROLLBACK TO SAVEPOINT round")
             self._fetch()
             self._goes_on = True
+            self._num_rounds += 1
             raise Again
-        if not self.num_changes:
+        if not self._num_unwritten:
             self.roll_back()
             return
         xid = self._xid
@@ -174,6 +186,7 @@ class Rounds(PostgresLookups):
             # Its answer is lost, and perhaps only that. Who was told that it failed asks again.
             if not self._connection.closed or not self._was_committed(xid):
                 raise
+        self._num_committed += self._num_unwritten
         self._start_over()
 
     def roll_back(self) -> None:
@@ -206,7 +219,7 @@ class Rounds(PostgresLookups):
 
     def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
         self._unwritten[statement][key] = row
-        self.num_changes += 1
+        self._num_unwritten += 1
 
     def _flush(self) -> None:
         with self._connection.cursor() as cursor:
@@ -228,7 +241,18 @@ class Rounds(PostgresLookups):
         """The same; the operation cannot go on without it."""
         found = self._want(kind, key)
         if key not in self._known[kind]:
-            raise Missing(kind, key)
+            if self._num_rounds < FEW_ROUNDS or kind not in _READS:
+                raise Missing(kind, key)
+            # Operations that ask for one thing after the other: it is read at once.
+            self._fetch()
+            self._wanted, self._is_incomplete = {}, True
+            for name in _READS:
+                for one in self._read[name].keys() - self._known[name].keys():
+                    value = self._read[name][one]
+                    self._known[name][one] = (
+                        copy(value) if isinstance(value, dict | list) else value
+                    )
+            found = self._known[kind][key]
         return found
 
     def _fetch(self) -> None:
@@ -263,7 +287,7 @@ class Rounds(PostgresLookups):
         if "transaction" in wanted:
             send("transaction", lambda rows: setattr(self, "_xid", rows[0][0]))
         locks = [
-            _lock_number(kind, key)
+            lock_number(kind, key)
             for kind, how in _READS.items()
             if how.is_locked
             for key in wanted.get(kind, ())
@@ -271,7 +295,8 @@ class Rounds(PostgresLookups):
         if locks:
             send("lock", lambda rows: None, sorted(locks))
         if "queue" in wanted:
-            held, wish = list(map(number_of, self._read["queue"])), self.num_claims
+            held = list(map(number_of, self._read["queue"]))
+            wish = max(self.num_claims, len(held))  # twice as many each time
             send("queue", lambda rows: self._take_queue(rows, wish), held, wish)
         if nows := wanted.get("overdue"):
             take = self._read["overdue"].__setitem__
@@ -296,6 +321,7 @@ def first_of(rows: Rows) -> list[Any]:
     return [row[0] for row in rows]
 
 
-def _lock_number(*key: Any) -> int:
+def lock_number(*key: Any) -> int:
+    """What stands for a record in an advisory lock."""
     digest = hashlib.blake2b(repr(key).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)

@@ -81,5 +81,7 @@ SELECT pg_xact_status(?::xid8);
 SELECT count(*) FROM (SELECT FROM rollout WHERE position IS NOT NULL LIMIT 64) AS queued;
 
 -- name: ended
-SELECT rollout_id FROM rollout
-WHERE n = ANY(?) AND status IN ('succeeded', 'failed', 'cancelled');
+-- or were deleted
+SELECT w.rollout_id FROM unnest(?::bigint[], ?::text[]) AS w(n, rollout_id) LEFT JOIN rollout r
+ON r.n = w.n AND r.rollout_id = w.rollout_id
+WHERE r.n IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled');

@@ -8,7 +8,7 @@ from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_postgres.database import PostgresDatabase
 from agl_postgres.doorbell import Doorbell
-from agl_postgres.lookups import SQL, Connection, ask
+from agl_postgres.lookups import SQL, Connection, array, ask
 from agl_sqlite.database_store import DatabaseStore
 from agl_sqlite.ids import number_of
 
@@ -62,8 +62,8 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
             if count:
                 self._news += 1
                 self._queue_waiters.wake(count)
-        if waited_for := list(self._end_waiters.by_rollout):
-            rows = ask(connection, SQL["ended"], [list(map(number_of, waited_for))])
+        if waited_for := array(self._end_waiters.by_rollout.copy()):
+            rows = ask(connection, SQL["ended"], [list(map(number_of, waited_for)), waited_for])
             self._end_waiters.ended([row[0] for row in rows.fetchall()])
 
     async def _claim(

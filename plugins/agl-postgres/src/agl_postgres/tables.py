@@ -9,7 +9,7 @@ from agl.store.packed_span import AnySpan
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_of_record, json_of
 from agl_postgres.lookups import SQL, array, ask
-from agl_postgres.rounds import Missing, Rounds, Rows, first_of
+from agl_postgres.rounds import Missing, Rounds, Rows, first_of, lock_number
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.rows import (
     changed_attempt,
@@ -49,7 +49,10 @@ class PostgresTables(Rounds):
 
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
         self._directly()
-        self.num_changes += 1
+        self._num_unwritten += 1
+        # Who puts one has read its version, and nobody deletes it meanwhile.
+        locks = sorted(lock_number("document", (kind, key)) for key in keys)
+        ask(self._connection, SQL["lock"], [locks])
         sql = "DELETE FROM document WHERE kind = ? AND key = ANY(?)"
         return ask(self._connection, sql, [kind, array(keys)]).rowcount
 
@@ -67,7 +70,7 @@ class PostgresTables(Rounds):
             if not only_count:
                 ask(self._connection, f"DELETE FROM {rows}", values)
         if not only_count:
-            self.num_changes += 1
+            self._num_unwritten += 1
             self.effects.dequeued += sum(position is not None for _, position in known)
             self._known["rollout"] |= dict.fromkeys(rollout_ids)
             gone = set(rollout_ids)
@@ -101,11 +104,18 @@ class PostgresTables(Rounds):
         return views
 
     def rollout_id_of_key(self, key: str) -> str | None:
-        return self._want("key", key)
+        found = self._want("key", key)
+        if found is not None and found not in self._known["rollout"]:
+            for one in filter(None, self._known["key"].values()):  # those of all keys at once
+                self._want("rollout", one)
+                self._want("attempts", one)
+        return found
 
     def first_queued(self) -> Rollout | None:
         for rollout_id in self._known["queue"]:
             rollout = self._known["rollout"][rollout_id]
+            if rollout_id in self._queued_here and not self._is_whole_queue:
+                break
             if rollout is not None and rollout.status in rules.QUEUED:
                 return rollout
         if not self._is_whole_queue:
@@ -118,6 +128,7 @@ class PostgresTables(Rounds):
         queue = self._known["queue"]
         queue.pop(rollout.rollout_id, None)
         queue[rollout.rollout_id] = None
+        self._queued_here.add(rollout.rollout_id)
         return self._number("position")
 
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
@@ -165,6 +176,12 @@ class PostgresTables(Rounds):
         found = self._known["overdue"][None]
         for rollout_id, _ in found:
             self._want("rollout", rollout_id)
+            self._want("attempts", rollout_id)
+        for rollout_id, _ in found:  # their workers too
+            for stored in (self._known["attempts"].get(rollout_id) or {}).values():
+                if stored.attempt.status in rules.OPEN and stored.attempt.worker_id is not None:
+                    self._want("worker", stored.attempt.worker_id)
+                    self._want("open", stored.attempt.worker_id)
         overdue = [(self.rollout(one), self.attempt(one, of)) for one, of in found]
         return [(rollout, stored) for rollout, stored in overdue if rollout and stored]
 

@@ -1,0 +1,58 @@
+"""What rounds read ahead, in large calls and in batches."""
+
+import asyncio
+
+import pytest
+
+from agl.types import EnqueueRolloutRequest, RolloutConfig
+from agl_postgres import PostgresLightningStore
+
+
+@pytest.fixture
+async def store(url):
+    store = PostgresLightningStore(url, scan_interval_seconds=0.1)
+    yield store
+    await store.close()
+
+
+async def test_the_longest_waiting_is_claimed_first_beside_an_enqueue(store):
+    await store.enqueue_rollout("old")
+    _, claimed = await asyncio.gather(store.enqueue_rollout("new"), store.dequeue_rollout())
+    assert claimed.input == "old"
+
+
+async def test_a_large_claim_and_a_large_repetition(store):
+    tasks = [EnqueueRolloutRequest(input=n, key=str(n)) for n in range(300)]
+    made = await store.enqueue_many_rollouts(tasks)
+    again = await store.enqueue_many_rollouts(tasks)
+    assert [one.rollout_id for one in made] == [one.rollout_id for one in again]
+    claimed = await store.dequeue_many_rollouts(limit=250)
+    assert [one.input for one in claimed] == list(range(250))
+    pairs = [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
+    assert await store.get_many_span_sequence_ids(pairs) == [1] * 250
+
+
+async def test_many_attempts_may_be_overdue_at_once(store):
+    config = RolloutConfig(timeout_seconds=0.5)
+    started = [await store.start_rollout(n, config=config, worker_id=f"w{n}") for n in range(200)]
+    ids = [one.rollout_id for one in started]
+    ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=20)
+    assert {one.attempt.status for one in ended} == {"timeout"}
+    assert len(ended) == 200
+
+
+async def test_who_waits_for_a_rollout_hears_that_it_was_deleted_elsewhere(store, url):
+    other = PostgresLightningStore(url)
+    ids = [(await store.enqueue_rollout(1)).rollout_id]
+    waiting = asyncio.create_task(other.wait_for_rollouts(rollout_ids=ids, timeout=30))
+    await asyncio.sleep(0.3)
+    await store.delete_rollouts(ids)
+    assert await asyncio.wait_for(waiting, 5) == []
+    await other.close()
+
+
+async def test_after_a_failure_that_is_over_calls_are_tried_again_for_a_minute(store, server):
+    await store.enqueue_rollout(1)
+    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'")
+    await store.enqueue_rollout(2)
+    assert store._writer.failing_since is None
