@@ -1,6 +1,7 @@
 """Several stores before one database: what one of them does, the others know."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -115,3 +116,14 @@ async def test_what_was_committed_is_not_done_again_though_its_answer_is_lost(st
     rollout = await store.enqueue_rollout({"n": 1})
     found = await stores[1].query_rollouts()
     assert [one.rollout_id for one in found] == [rollout.rollout_id]
+
+
+async def test_all_go_by_the_clock_of_the_database(stores, url, monkeypatch):
+    rollout = await stores[0].start_rollout({"n": 1}, config=RolloutConfig(timeout_seconds=600))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    ahead = PostgresLightningStore(url, scan_interval_seconds=0.05)
+    await asyncio.sleep(0.5)
+    attempt = await stores[0].get_latest_attempt(rollout.rollout_id)
+    await ahead.close()
+    assert attempt.status == "preparing"

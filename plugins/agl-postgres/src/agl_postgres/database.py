@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -34,7 +35,11 @@ _MOST_ROUNDS = 100
 _MOST_TRIES = 5
 _LOCK = 0x61676C73
 """Of ``pg_advisory_lock``: who makes the tables."""
-_COLLIDED = (errors.UniqueViolation, errors.DeadlockDetected, errors.SerializationFailure)
+_CONNECT: Any = {
+    **{"application_name": "agl store", "connect_timeout": 10, "tcp_user_timeout": 15_000},
+    **{"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3},
+}
+_COLLIDED = (errors.UniqueViolation, errors.DeadlockDetected, errors.LockNotAvailable)
 """Another server was faster: what the operations find is another now."""
 _REFUSED = (psycopg.DataError, ValueError, errors.ProgramLimitExceeded)
 """What the caller gave, and no try mends."""
@@ -59,7 +64,7 @@ class PostgresDatabase:
         self._is_broken = False
         try:
             self._prepare()
-            self.tables = PostgresTables(self.connect)
+            self.tables = PostgresTables(self._connect_to_write)
         except psycopg.Error as error:
             self.readers.shutdown()
             raise StoreUnavailableError(
@@ -69,23 +74,30 @@ class PostgresDatabase:
             self.readers.shutdown()
             raise
 
-    def connect(self, *, autocommit: bool = False) -> Connection:
+    def connect(self, **options: Any) -> Connection:
         """A connection, closed with the database."""
-        connection = psycopg.connect(
-            self._url, autocommit=autocommit, application_name="agl store", connect_timeout=10
-        )
+        connection = psycopg.connect(self._url, **_CONNECT, **options)
+        self._connections = [one for one in self._connections if not one.closed]
         self._connections.append(connection)
         return connection
 
+    def _connect_to_write(self) -> Connection:
+        # A server that is frozen, or cut off, must not hold up the others.
+        limits = "-c lock_timeout=10s -c idle_in_transaction_session_timeout=10s"
+        return self.connect(options=limits)
+
     def _prepare(self) -> None:
         """Make the tables, or check what they are."""
-        with psycopg.connect(self._url, connect_timeout=10) as connection:
+        with psycopg.connect(self._url, **_CONNECT) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
             row = connection.execute("SELECT to_regclass('agl_version')").fetchone()
             if row == (None,):
                 schema = files("agl_postgres").joinpath("schema.sql").read_text("utf-8")
                 connection.execute(schema.encode())
             found = connection.execute("SELECT version FROM agl_version").fetchone()
+            sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
+            self.ahead: float = connection.execute(sql).fetchall()[0][0] - time.time()
+            """Seconds that the database's clock is before this machine's: all servers go by it."""
         if found != (SCHEMA_VERSION,):
             version = found[0] if found else "none"
             raise StoreUnavailableError(
@@ -107,7 +119,7 @@ class PostgresDatabase:
                 if self._is_broken:
                     self.tables.reconnect()
                     self._is_broken = False
-                return run_all(self.tables, guarded, now)
+                return run_all(self.tables, guarded, lambda: now() + self.ahead)
             except Again:
                 continue
             except Alone:

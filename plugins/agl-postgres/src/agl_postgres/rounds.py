@@ -13,6 +13,7 @@ What is read of a rollout is locked until the transaction ends; claims pass over
 import hashlib
 import logging
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
@@ -20,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from agl.errors import StoreUnavailableError
 from agl.store.waiting import Effects
 from agl_postgres.lookups import SQL, Connection, PostgresLookups, array, ask
 from agl_sqlite.ids import number_of
@@ -31,6 +33,7 @@ FEW_ROUNDS = 8
 """After so many each thing is read as it is asked for."""
 ASK_SECONDS = 30.0
 """So long it is asked whether a transaction was kept whose answer was lost."""
+_KEPT: Final = "UPDATE server SET number = ? WHERE id = ?"
 _WRITTEN: Final = (
     *("insert_rollout", "move_rollout", "edit_rollout", "insert_attempt", "save_attempt"),
     *("insert_span", "save_worker", "save_document", "save_resources"),
@@ -117,7 +120,10 @@ class Rounds(PostgresLookups):
         self.is_alone = False
         self.num_claims = 1
         """So many rollouts the operations are expected to claim."""
-        self._num_committed = 0
+        self._num_committed = self._last = 0
+        self._id = uuid.uuid4().hex
+        ask(self._connection, "INSERT INTO server VALUES (?, ?)", [self._id, self._last])
+        self._connection.commit()
         self._goes_on = False
         """Whether the transaction does, with another round."""
         self._start_over()
@@ -125,7 +131,6 @@ class Rounds(PostgresLookups):
     # --- transactions
 
     def _start_over(self) -> None:
-        self._xid: str | None = None
         self._read: Known = {kind: {} for kind in (*_READS, "queue", "overdue", "latest")}
         self._numbers: dict[str, list[int]] = {"rollout": [], "position": [], "attempt": []}
         self._is_whole_queue = False
@@ -177,14 +182,16 @@ class Rounds(PostgresLookups):
         if not self._num_unwritten:
             self.roll_back()
             return
-        xid = self._xid
+        self._last += 1
         try:
             with self._connection.pipeline():
                 self._flush()
+                ask(self._connection, _KEPT, [self._last, self._id])
                 self._connection.commit()
-        except psycopg.OperationalError:
-            # Its answer is lost, and perhaps only that. Who was told that it failed asks again.
-            if not self._connection.closed or not self._was_committed(xid):
+        except psycopg.OperationalError as error:
+            # Its answer may be lost, and only that. Who was told that it failed asks again.
+            is_refused = error.sqlstate is not None and not error.sqlstate.startswith("57")
+            if is_refused or not self._was_kept():
                 raise
         self._num_committed += self._num_unwritten
         self._start_over()
@@ -204,18 +211,26 @@ class Rounds(PostgresLookups):
         self._start_over()
         self._connection = self._connect()
 
-    def _was_committed(self, xid: str | None) -> bool:
-        """What became of a transaction whose connection was lost: asked on a new one."""
+    def _was_kept(self) -> bool:
+        """Whether the last transaction was, whose connection was lost: asked on a new one.
+
+        Raises:
+            StoreUnavailableError: Nobody answers.
+        """
         end = time.monotonic() + ASK_SECONDS
-        while xid is not None and time.monotonic() < end:
+        while time.monotonic() < end:
             with suppress(psycopg.OperationalError):
+                changes = self._num_unwritten
                 self.reconnect()
-                row = ask(self._connection, SQL["transaction_status"], [xid]).fetchone()
+                self._num_unwritten = changes
+                row = ask(self._connection, SQL["kept"], [self._id]).fetchone()
                 self._connection.rollback()
-                if row != ("in progress",):
-                    return row == ("committed",)
+                return row == (self._last,)
             time.sleep(0.1)
-        return False
+        raise StoreUnavailableError(
+            f"PostgreSQL has not answered for {ASK_SECONDS:g} seconds: whether this call was "
+            "stored is not known. Look before you repeat it"
+        )
 
     def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
         self._unwritten[statement][key] = row
@@ -263,8 +278,6 @@ class Rounds(PostgresLookups):
             taken.append((ask(self._connection, SQL[name], values), take))
 
         wanted = self._wanted
-        if self._xid is None:
-            wanted.setdefault("transaction", set()).add(None)
         with self._connection.pipeline():
             self._send_others(send, wanted)
             for kind, how in _READS.items():
@@ -284,8 +297,6 @@ class Rounds(PostgresLookups):
 
     def _send_others(self, send: Callable[..., None], wanted: dict[str, set[Any]]) -> None:
         """Ask for what is read in another way, and lock."""
-        if "transaction" in wanted:
-            send("transaction", lambda rows: setattr(self, "_xid", rows[0][0]))
         locks = [
             lock_number(kind, key)
             for kind, how in _READS.items()

@@ -70,6 +70,9 @@ CREATE TABLE span (
 );
 CREATE UNIQUE INDEX ON span (a, span_id);
 
+-- The stores that had this database open, each with the number of its last transaction that was kept.
+CREATE TABLE server (id text PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 50);
+
 -- What libraries and plugins keep, apart from what agents write; n is the rollout that it is about.
 CREATE TABLE document (
     kind       text COLLATE "C" NOT NULL,

@@ -1,9 +1,6 @@
 -- What the store in PostgreSQL asks besides the statements of agl_sqlite/statements.sql, by name.
 -- An operation asks for records by their ids; these find those of many operations at once.
 
--- name: transaction
-SELECT pg_current_xact_id()::text;
-
 -- name: lock
 SELECT pg_advisory_xact_lock(n) FROM unnest(?::bigint[]) AS n;
 
@@ -74,8 +71,8 @@ SELECT resources_id FROM rollout WHERE n = ANY(?) AND resources_id IS NOT NULL
 EXCEPT SELECT resources_id FROM rollout WHERE n <> ALL(?)
 EXCEPT SELECT ?;
 
--- name: transaction_status
-SELECT pg_xact_status(?::xid8);
+-- name: kept
+SELECT number FROM server WHERE id = ? FOR UPDATE;
 
 -- name: num_queued_at_most
 SELECT count(*) FROM (SELECT FROM rollout WHERE position IS NOT NULL LIMIT 64) AS queued;

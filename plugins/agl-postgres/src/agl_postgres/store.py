@@ -38,9 +38,10 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         """The ``_news`` of a claim that found nothing."""
         self._told_nothing: set[tuple[str | None, str | None]] = set()
         """Workers and keys that have been told so since."""
-        answer = weakref.WeakMethod(self._hear)
+        self._listening_since += self._database.ahead
+        answer, database = weakref.WeakMethod(self._hear), self._database
         self._doorbell = Doorbell(
-            lambda: self._database.connect(autocommit=True),
+            lambda: database.connect(autocommit=True),
             lambda connection, channels: (hear := answer()) and hear(connection, channels),
         )
         self._watchdog.start()  # another server's attempts may be overdue
