@@ -538,6 +538,7 @@ def test_times_are_read_in_their_unit_and_the_start_is_kept(agl, unit):
     (span,) = spans[stored.rollout_id]
     assert (span.start_time, span.end_time) == (1763800000.5, 1763800002)
     origin = stored.metadata["imported"]
+    assert len(origin.pop("digest")) == 16
     assert origin == {"id": "a", "from": "run.json", "start_time": 1763800000.5}
 
 

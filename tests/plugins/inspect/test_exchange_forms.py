@@ -74,6 +74,56 @@ def test_a_conversation_is_one_line_of_messages_and_comes_back_as_it_was(agl):
     assert f"{said}run.jsonl, line 1 of run.jsonl, line 3\n" in err
 
 
+def conversation(question: str, answer: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def test_conversations_of_files_of_one_name_are_apart_and_a_file_adds_nothing_twice(agl):
+    sums, towns = conversation("1+1?", "2"), conversation("Capital of France?", "Rome")
+    for team, said, reward in (("a", [sums, sums], 1.0), ("b", [towns], 0.0)):
+        Path(team).mkdir()
+        lines = [json.dumps({"messages": one, "reward": reward}) for one in said]
+        Path(team, "good.jsonl").write_text("\n".join(lines))
+    from_messages = ("import", "--from", "messages", "--path", "s.db")
+    assert agl(*from_messages, "a/good.jsonl")[2].startswith("2 rollouts, 4 spans, 2 rewards")
+    assert agl(*from_messages, "b/good.jsonl")[2].startswith("1 rollouts, 2 spans, 1 rewards")
+    out = [(one["messages"], one["reward"]) for one in exported(agl, "messages")]
+    assert out == [(sums, 1.0), (sums, 1.0), (towns, 0.0)]
+    none = "0 rollouts (2 were there already), 0 spans, 0 rewards"
+    assert agl(*from_messages, "a/good.jsonl")[2].startswith(none)
+    written("labelled.jsonl", {"messages": towns, "reward": 0.5})
+    assert " 1 rewards" in agl(*from_messages, "labelled.jsonl")[2]
+
+
+@pytest.mark.parametrize("form", ["atif", "messages", "own"])
+def test_a_known_id_with_another_content_is_refused_by_name(agl, form):
+    def file(name: str, answer: str, reward: float) -> list[str]:
+        said = conversation("1+1?", answer)
+        step = {"source": "agent", "message": answer}
+        value = {
+            "atif": form_with("atif", steps=[step], extra={"reward": reward}),
+            "messages": {"id": "se-2", "messages": said, "reward": reward},
+            "own": {
+                "rollouts": [{"id": "se-2", "input": "1+1?", "messages": said}],
+                "rewards": [{"rollout_id": "se-2", "value": reward}],
+            },
+        }[form]
+        return [*([] if form == "own" else ["--from", form]), written(name, value)]
+
+    to = ("--path", "s.db")
+    assert agl("import", *file("a.json", "2", 1.0), *to)[0] == 0
+    before = exported(agl, "messages")
+    code, _, err = agl("import", *file("b.json", "5", 0.0), *to)
+    assert code == 2
+    assert "rollout 'se-2' is in the store with another content, as 'ro-" in err
+    assert exported(agl, "messages") == before
+    # The same content is the same rollout, with a reward that it did not have.
+    _, _, err = agl("import", *file("a.json", "2", 0.5), *to)
+    assert err.startswith("0 rollouts (1 were there already), 0 spans, 1 rewards")
+    files = [*file("c.json", "2", 1.0), file("d.json", "5", 0.0)[-1]]
+    assert "d.json" in agl("import", *files, "--path", "both.db")[2]
+
+
 def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl):
     jsonschema = pytest.importorskip("jsonschema_rs")
     agl("import", "--from", "atif", written("run.json", FORMS["atif"]), "--path", "s.db")

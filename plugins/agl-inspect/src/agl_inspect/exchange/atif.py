@@ -5,6 +5,7 @@ their observations, and token ids. Read is what the versions 1.0 to 1.8 have in 
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_inspect.exchange.message_lists import records_of_calls
+from agl_inspect.exchange.message_lists import id_of, records_of_calls
 from agl_inspect.exchange.reading import Said, threads, tools_of
 from agl_inspect.exchange.recorded import (
     FileRecord,
@@ -42,11 +43,13 @@ def read_atif(path: Path) -> Iterator[tuple[str, FileRecord]]:
     Raises:
         ConfigError: One is no trajectory of a version that is known, or has a step of no source.
     """
-    for number, (where, found) in enumerate(objects_of(path), start=1):
+    seen = Counter[str]()
+    for where, found in objects_of(path):
         with errors_at(where, "a trajectory of ATIF"):
             calls = list(_calls(found, where))
             reward = (found.get("extra") or {}).get("reward")
-        name = found.get("trajectory_id") or found.get("session_id") or f"{path.stem}/{number}"
+        given = found.get("trajectory_id") or found.get("session_id")
+        name = given or id_of(found, "extra", seen)
         yield from records_of_calls(name, calls, reward, where)
 
 

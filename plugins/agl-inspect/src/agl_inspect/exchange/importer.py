@@ -10,9 +10,11 @@ import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
@@ -31,6 +33,7 @@ from agl_inspect.exchange.recorded import (
     RecordedRollout,
     read_records,
 )
+from agl_learning.collect.task_order import digest
 from agl_records.calls.reader import unread_spans
 
 ReadRecords = Callable[[Path], Iterator[tuple[str, FileRecord]]]
@@ -57,6 +60,20 @@ class Imported:
     """What was not taken, or not as one might expect, a sentence for each."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """A rollout of elsewhere that the store has."""
+
+    rollout_id: str
+    has_ended: bool
+    content: str | None
+    """Digest of what was recorded, or of its input; None if nobody knows."""
+
+    def may_be(self, one: RecordedRollout) -> bool:
+        """Whether nothing tells that it is another one."""
+        return self.content in (None, _content(one), digest([one.input]))
+
+
 @dataclass
 class Importer:
     """Puts files into a store."""
@@ -65,19 +82,21 @@ class Importer:
     progress: Callable[[Imported], None] = lambda done: None
     """Called after each batch with what was done so far."""
     done: Imported = field(default_factory=Imported)
-    ids: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])
-    """Id elsewhere -> (id in the store, whether it has ended there)."""
+    ids: dict[str, Known] = field(default_factory=dict[str, Known])
+    """By their ids elsewhere."""
 
     async def look(self) -> None:
         """Learn what the store has already."""
         async for rollout in each_record(self.store.query_rollouts):
             origin = (rollout.metadata or {}).get(IMPORTED)
             if isinstance(origin, dict) and "id" in origin:
-                self.ids[origin["id"]] = (rollout.rollout_id, rollout.status in FINAL)
+                content = origin.get("digest") or digest([rollout.input])
+                has_ended = rollout.status in FINAL
+                self.ids[origin["id"]] = Known(rollout.rollout_id, has_ended, content)
 
     def has(self, given_id: str) -> bool:
         """Whether a rollout of elsewhere has ended in the store."""
-        return self.ids.get(given_id, ("", False))[1]
+        return given_id in self.ids and self.ids[given_id].has_ended
 
     async def add(self, path: Path, read: ReadRecords = read_records) -> None:
         """Import a file; all of it is checked before anything is written.
@@ -130,6 +149,12 @@ class Importer:
                 case RecordedRollout():
                     if record.id in own:
                         raise ConfigError(f"{where}: rollout {record.id!r} stands twice")
+                    known = self.ids.get(record.id)
+                    if known is not None and not known.may_be(record):
+                        raise ConfigError(
+                            f"{where}: rollout {record.id!r} is in the store with another content, "
+                            f"as {known.rollout_id!r}. Give this one another id"
+                        )
                     own[record.id] = len(list(calls_of(record)))
                     if record.resources_id is not None:
                         wanted.setdefault(record.resources_id, where)
@@ -172,7 +197,7 @@ class Importer:
         begun = {} if one.start_time is None else {"start_time": one.start_time}
         rollout_id, attempt_id = await self.begin(
             one.id,
-            {"from": path.name, **begun},
+            {"from": path.name, "digest": _content(one), **begun},
             input=one.input,
             mode=one.mode,
             resources_id=f"{NEVER_LATEST}{one.resources_id}" if one.resources_id else unnamed,
@@ -208,10 +233,11 @@ class Importer:
         if known is None:
             metadata = {**(metadata or {}), IMPORTED: {"id": given_id, **origin}}
             started = await self.store.start_rollout(input, metadata=metadata, **fields)
+            self.ids[given_id] = Known(started.rollout_id, False, origin.get("digest"))
             return started.rollout_id, started.attempt.attempt_id
-        latest = await self.store.get_latest_attempt(known[0])
+        latest = await self.store.get_latest_attempt(known.rollout_id)
         assert latest is not None  # it was started with one
-        return known[0], latest.attempt_id
+        return known.rollout_id, latest.attempt_id
 
     async def end(self, given_id: str, rollout_id: str, attempt_id: str, error: str | None) -> None:
         """Give the attempt its status: failed, where there is an error."""
@@ -220,17 +246,20 @@ class Importer:
             status = "failed"
             failure = Failure(boundary="agent", type="recorded", message=error)
         await self.store.update_attempt(rollout_id, attempt_id, status=status, error=failure)
-        self.ids[given_id] = (rollout_id, True)
+        self.ids[given_id] = replace(self.ids[given_id], has_ended=True)
         self.done.rollouts += 1
 
     async def _reward(self, given_id: str, rewards: Sequence[RecordedReward]) -> None:
         """Rewards for a rollout that the store has."""
-        rollout_id = self.ids.get(given_id, (given_id, True))[0]
+        rollout_id = self._stored_id(given_id)
         await self.reward_later(given_id, _reward_spans(rewards, rollout_id, ""))
+
+    def _stored_id(self, given_id: str) -> str:
+        return self.ids[given_id].rollout_id if given_id in self.ids else given_id
 
     async def reward_later(self, given_id: str, rewards: Iterable[Span]) -> None:
         """Give rewards to a rollout that the store has; the latest attempt gets them."""
-        rollout_id = self.ids.get(given_id, (given_id, True))[0]
+        rollout_id = self._stored_id(given_id)
         attempt = await self.store.get_latest_attempt(rollout_id)
         if attempt is None:
             raise ConfigError(
@@ -240,6 +269,11 @@ class Importer:
         ids = {"rollout_id": rollout_id, "attempt_id": attempt.attempt_id, "writer": "algorithm"}
         added = await self.store.add_many_spans([one.model_copy(update=ids) for one in rewards])
         self.done.rewards += len(added)  # after the wait, since others add to it meanwhile
+
+
+def _content(one: RecordedRollout) -> str:
+    """Digest of all that was recorded of it."""
+    return digest([to_jsonable_python(one, exclude_none=True)])
 
 
 def calls_of(one: RecordedRollout) -> Iterator[RecordedCall]:

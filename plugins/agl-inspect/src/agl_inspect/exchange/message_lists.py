@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
 from agl_inspect.exchange.recorded import FileRecord, as_object, checked, objects_of
+from agl_learning.collect.task_order import digest
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -18,7 +20,8 @@ def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
     Raises:
         ConfigError: One has no messages, or a message no role.
     """
-    for number, (where, found) in enumerate(objects_of(path), start=1):
+    seen = Counter[str]()
+    for where, found in objects_of(path):
         messages = found.get("messages")
         if not isinstance(messages, list) or not messages:
             raise ConfigError(
@@ -34,8 +37,21 @@ def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
             for n, said in enumerate(messages)
             if said["role"] == "assistant"
         ]
-        name = str(found.get("id") or f"{path.stem}/{number}")
+        name = str(found.get("id") or id_of(found, "reward", seen))
         yield from records_of_calls(name, calls, found.get("reward"), where)
+
+
+def id_of(found: Mapping[str, Any], reward: str, seen: Counter[str]) -> str:
+    """An id for what has none: its content's without the reward, so it is the same in any file.
+
+    Args:
+        found: An object of the file.
+        reward: The key whose value does not count.
+        seen: How often a content stood before in this file; equal ones get ids of their own.
+    """
+    name = digest([{key: value for key, value in found.items() if key != reward}])
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}/{seen[name]}"
 
 
 def beginnings(path: Path) -> list[str]:
