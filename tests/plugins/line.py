@@ -21,3 +21,16 @@ async def run_line(algorithm: Any, store: Any, agent: Any, *datasets: Any) -> An
             with contextlib.suppress(asyncio.CancelledError):
                 await running
     return algorithm
+
+
+def end_after_a_step(algorithm):
+    """Have a run ended in order after its first step, as a hook may."""
+    tell = algorithm.tell
+
+    async def tell_and_ask(hook, **told):
+        await tell(hook, **told)
+        if hook == "on_step_end":
+            algorithm.ask_to_end("no better")
+
+    algorithm.tell = tell_and_ask
+    return algorithm

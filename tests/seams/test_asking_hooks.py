@@ -151,6 +151,64 @@ def test_early_stopping_refuses_a_metric_that_is_not_there(starts, metric, words
         EarlyStopping(metric="")
 
 
+def test_early_stopping_refuses_evaluations_that_can_end_nothing(starts: Starts) -> None:
+    starts.hooks = [EarlyStopping(patience=1)]
+    with pytest.raises(agl.AglError, match=r"before the first .* Give evaluation.every to Mortal"):
+        starts.start(val=["held out"])
+    assert starts.ran == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "every", "steps", "is_enough"),
+    [
+        *(("val/reward/mean", 1, 2, False), ("val/reward/mean", 1, 3, True)),
+        *(("val/reward/mean", 2, 4, False), ("val/reward/mean", 2, 5, True)),
+        *(("reward/mean", None, 3, False), ("reward/mean", None, 4, True)),
+    ],
+)
+def test_early_stopping_warns_of_too_few_values(starts, caplog, metric, every, steps, is_enough):
+    starts.hooks = [EarlyStopping(metric=metric, patience=2, min_delta=2.0)]
+    done = starts.start(val=["held out"], steps=steps, evaluation={"every": every})
+    assert ("ends nothing in this run: patience is 2, and" in caplog.text) != is_enough
+    assert (done.summary["ended"] is not None, done.summary["steps"] < steps) == (True, is_enough)
+
+
+class Ending(agl.Hook):
+    """Asks for the end when ``hook`` tells of step 3."""
+
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+
+    def on_step_end(self, algorithm: Any, step: int) -> None:
+        if (self.hook, step) == ("step", 3):
+            algorithm.ask_to_end("no better")
+
+    def on_evaluation_end(self, algorithm: Any, step: int) -> None:
+        if (self.hook, step) == ("evaluation", 3):
+            algorithm.ask_to_end("no better")
+
+
+@pytest.mark.parametrize("ends", ["steps", "target", "step", "evaluation"])
+def test_a_run_that_trained_nothing_fails_whoever_ends_it(starts: Starts, ends: str) -> None:
+    async def calls_no_model(llm: agl.LLM, task: str) -> float:
+        return 1.0
+
+    starts.asks, starts.hooks = calls_no_model, [Ending(ends)]
+    options: dict[str, Any] = {"steps": 3 if ends == "steps" else 9, "evaluation": 1}
+    if ends == "target":
+        options["stopping"] = {"target_reward": 0.9}
+    with pytest.raises(
+        AlgorithmError, match=r"in 3 steps in a row, up to step 3\. .*no model call"
+    ):
+        starts.start(val=["held out"], **options)
+    # It goes on with rollouts drawn anew, and ends well once it trained.
+    starts.asks, starts.hooks = starts.every_second, []
+    done = starts.start(val=["held out"], **{**options, "steps": 9})
+    starts.check_books(done)
+    assert (starts.steps(), starts.ran) == ([*range(1, 10)], 9 * 4 + 9)
+    assert done.summary["calls_trained"] == 9 * 4
+
+
 def test_a_run_of_its_own_begins_where_another_ended(starts: Starts) -> None:
     starts.hooks = [Keeping(end=3)]
     starts.start(stopping={"target_reward": 0.0})

@@ -13,6 +13,7 @@ from agl.errors import AlgorithmError, ConfigError, StoppedError
 
 from ..agents import CAPITALS, capitals  # noqa: TID252
 from ..conftest import end, everything_written, kill_when  # noqa: TID252
+from ..line import end_after_a_step  # noqa: TID252
 from .azure_server import Login
 
 TASKS = list(CAPITALS)
@@ -52,6 +53,13 @@ async def test_old_deployments_go_before_new_ones_come(azure, sft, line, caplog)
 
 async def test_no_deployment_need_stay(azure, sft, line):
     await line(capitals, sft(keep_deployment=False), TASKS, TASKS)
+    assert list(azure.deployments) == ["base"]
+
+
+async def test_no_deployment_need_stay_of_a_run_that_a_hook_ends(azure, sft, line):
+    algorithm = end_after_a_step(sft(iterations=3, keep_deployment=False))
+    await line(capitals, algorithm, TASKS, TASKS)
+    assert algorithm.summary["iterations"] == 1
     assert list(azure.deployments) == ["base"]
 
 

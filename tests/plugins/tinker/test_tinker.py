@@ -17,6 +17,7 @@ from agl.errors import AlgorithmError, ConfigError, StoppedError, install_line
 
 from ..agents import ask, says_red  # noqa: TID252
 from ..conftest import end, everything_written, kill_when  # noqa: TID252
+from ..line import end_after_a_step  # noqa: TID252
 
 # The SDK leaves a connection of each of its clients to the garbage collector.
 Tinker = pytest.importorskip("agl_tinker.algorithm").Tinker
@@ -65,6 +66,11 @@ async def test_reward_rises_and_every_call_is_accounted_for(service, tinker, run
     assert sorted(path[-4:] for path in service.saved) == ["v005", "v005", "v006", "v006"]
     assert summary["model"] in service.saved
     assert service.finished == ["success"]
+
+
+async def test_a_run_that_a_hook_ends_is_a_success_at_its_provider(service, tinker, line):
+    algorithm = await line(says_red, end_after_a_step(tinker(iterations=3)), TASKS)
+    assert (algorithm.summary["iterations"], service.finished) == (1, ["success"])
 
 
 async def test_ids_beyond_the_vocabulary_are_never_sent(service, tinker, run):

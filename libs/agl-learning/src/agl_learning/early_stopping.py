@@ -1,5 +1,6 @@
 """A hook that ends a run when a metric gets no better."""
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,14 +12,17 @@ from agl_runs.options import Count, Name, NotNegative, check_options
 if TYPE_CHECKING:
     from agl_learning.trainer.base import Training
 
+logger = logging.getLogger("agl.learning")
+
 
 @dataclass(kw_only=True, eq=False)
 class EarlyStopping(Hook):
     """Ends a run in order when ``metric`` has not improved for ``patience`` values in a row.
 
     Args:
-        metric: Of steps or, as ``val/reward/mean``, of evaluations. Values that are not there, as
-            where nothing succeeded, count as no better.
+        metric: Of steps or, as ``val/reward/mean``, of evaluations, for which the algorithm needs
+            ``evaluation.every``. Values that are not there, as where nothing succeeded, count as no
+            better.
         patience: So many values may be no better than the best before.
         min_delta: By how much a value must be better than the best to count.
         mode: Whether more or less is better.
@@ -35,13 +39,28 @@ class EarlyStopping(Hook):
         self.no_better = 0
         """Values in a row."""
 
-    def check_datasets(self, train_dataset: Any, val_dataset: Any) -> None:
-        """Refuse a metric of evaluations where there are none; asked before a run begins."""
-        if self.metric.startswith("val/") and not val_dataset:
+    def check_training(self, algorithm: "Training", val_dataset: Any) -> None:
+        """Refuse a metric that no step can end, and warn of too few steps; before a run begins."""
+        is_val = self.metric.startswith("val/")
+        every = algorithm.evaluation.every if is_val else 1
+        if every is None or (is_val and not val_dataset):
+            lack = (
+                "there are no validation tasks to evaluate on. Give some (val in a file, "
+                "val_dataset in Python)"
+                if not val_dataset
+                else "the model is evaluated only before the first step and after the last one, so "
+                f"the hook can end nothing. Give evaluation.every to {algorithm.title}"
+            )
             raise ConfigError(
-                f"{type(self).__name__}: metric is {self.metric!r}, and there are no validation "
-                "tasks to evaluate on. Give some (val in a file, val_dataset in Python), or a "
-                "metric of steps, as 'reward/mean'"
+                f"{type(self).__name__}: metric is {self.metric!r}, and {lack}, or a metric of "
+                "steps, as 'reward/mean'"
+            )
+        values = (algorithm.num_steps - 1) // every + is_val
+        if values <= self.patience:
+            logger.warning(
+                "%s ends nothing in this run: patience is %d, and %s has %d values before the last "
+                "of %d steps, of which the first is only compared with",
+                *(type(self).__name__, self.patience, self.metric, values, algorithm.num_steps),
             )
 
     def on_step_end(self, algorithm: "Training", metrics: dict[str, Any]) -> None:

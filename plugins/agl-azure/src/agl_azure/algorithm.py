@@ -169,7 +169,7 @@ class AzureSFT(AzureOptions, PaidTraining):
 
     async def _prune(self) -> None:
         """Delete deployments that shall not stay, and say which ones do."""
-        gone = self.is_finished() and not self.keep_deployment
+        gone = self.is_over() and not self.keep_deployment
         await self._deployments.prune(0 if gone else self.max_deployments)
         left = self._deployments.names()
         if left:

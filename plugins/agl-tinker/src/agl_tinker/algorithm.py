@@ -245,7 +245,7 @@ class Tinker(PaidTraining, WeighingOptions):
         return made
 
     async def _close(self) -> None:
-        await self._tinker.close("success" if self.is_finished() else "interrupted")
+        await self._tinker.close("success" if self.is_over() else "interrupted")
 
     async def _steps(self, rows: list[dict[str, Any]], number: int) -> dict[str, Any]:
         adam = {"learning_rate": self.learning_rate, "grad_clip_norm": self.grad_clip_norm}

@@ -273,8 +273,17 @@ class Training(Algorithm):
             )
 
     def is_over(self) -> bool:
-        """Whether the run ends before it has had all its steps."""
-        return self.is_budget_spent()
+        """Whether no step comes any more: the one question of loops and of what cleans up."""
+        session = self.session
+        has_all = session.steps_done >= self.num_steps
+        return has_all or bool(session.requests.ends) or self.is_budget_spent()
+
+    async def check_end(self) -> None:
+        """Look whether the run may end well, when no step comes any more.
+
+        Raises:
+            AlgorithmError: It may not: it trained nothing.
+        """
 
     def forced_sampling(self) -> Mapping[str, Any]:
         """Parameters of sampling, besides the temperature, that agents get whatever they ask for.

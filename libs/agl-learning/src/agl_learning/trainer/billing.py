@@ -117,11 +117,6 @@ class PaidTraining(FineTuning):
             "otherwise each time. What was trained is in iterations/ in the run's folder"
         )
 
-    def is_finished(self) -> bool:
-        """Whether the run has all its iterations, or may have no more."""
-        done = self.versions and self.version.number >= self.iterations
-        return bool(done) or self.is_budget_spent()
-
     def state(self, bill: Bill, number: int, *, begun: bool) -> None:
         """Say what making version ``number`` costs, and end before it where it must not be.
 

@@ -25,9 +25,12 @@ class Ending:
         self.idle_steps = 0
         """In a row, up to the newest one."""
         self._is_solved = False
+        self._vain: tuple[int, str] | None = None
+        """The newest step after which a run that ends has trained nothing, and why."""
 
     def begin(self, progress: Progress) -> None:
         """Go on as a checkpoint has it."""
+        self._vain = None
         self.idle_steps = progress.idle_steps
         enough = self.idle_steps >= self._stopping.max_idle_steps
         self._is_solved = progress.is_solved and enough
@@ -50,7 +53,7 @@ class Ending:
         """Look whether the run is to go on.
 
         Raises:
-            AlgorithmError: It is not: nothing could be trained for too long, or ever.
+            AlgorithmError: It is not: nothing could be trained for too long.
         """
         training = self._training
         if trained:
@@ -70,15 +73,29 @@ class Ending:
                 )
             return
         why = why_nothing(collected)
+        if is_enough:
+            await self._fail(number, why)
         # Few rollouts may have equal rewards by chance; without any row something is wrong.
-        in_vain = not has_learned and "zero_advantage" not in collected.ledger.reasons()
-        if is_enough or (number == training.num_steps and in_vain):
-            # What failed them may be mended. A run that was stopped amid them has saved them.
-            set_aside(training.session.folder, number - self.idle_steps)
-            await training.session.records.redraw("train", number - self.idle_steps)
-            raise AlgorithmError(
-                f"{training.title}: nothing could be trained in {self.idle_steps} steps in a row, "
-                f"up to step {number}. The last one: {why}. When the run goes on, they are drawn "
-                "anew"
-            )
+        if not has_learned and "zero_advantage" not in collected.ledger.reasons():
+            self._vain = number, why
         logger.warning("step %d trained nothing: %s", number, why)
+
+    async def check_end(self) -> None:
+        """Refuse to end a run well that trained nothing, whoever ends it.
+
+        Raises:
+            AlgorithmError: It is such a run.
+        """
+        if self._vain and self._vain[0] == self._training.session.steps_done:
+            await self._fail(*self._vain)
+
+    async def _fail(self, number: int, why: str) -> None:
+        """End with an error; what failed the idle steps may be mended, so they are drawn anew."""
+        training, after = self._training, number - self.idle_steps
+        # A run that was stopped amid them has saved them.
+        set_aside(training.session.folder, after)
+        await training.session.records.redraw("train", after)
+        raise AlgorithmError(
+            f"{training.title}: nothing could be trained in {self.idle_steps} steps in a row, "
+            f"up to step {number}. The last one: {why}. When the run goes on, they are drawn anew"
+        )

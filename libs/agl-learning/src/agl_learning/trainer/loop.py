@@ -44,8 +44,8 @@ async def run(
         )
     training.check_datasets(train_dataset, val_dataset)
     for hook in training.hooks:
-        if (check := getattr(hook, "check_datasets", None)) is not None:
-            check(train_dataset, val_dataset)
+        if (check := getattr(hook, "check_training", None)) is not None:
+            check(training, val_dataset)
     training.warn_of_intervals()
     begun = time.perf_counter()
     training.asked_to_stop = asyncio.Event()
@@ -93,7 +93,7 @@ class Loop:
             session.report.say_unchanging("learning_rate")
         saved_at = session.steps_done
         try:
-            while not self._is_over():
+            while not training.is_over():
                 if training.asked_to_stop.is_set():
                     raise StoppedError(AS_ASKED)
                 await self._evaluate_when_due()
@@ -104,9 +104,11 @@ class Loop:
             await self._leave()
         except StoppedError as error:
             await self._source.wait()
+            if is_spent := training.is_budget_spent():  # of which the trainer speaks
+                await training.check_end()
             if session.steps_done > saved_at:
                 await self._save()
-            if not training.is_budget_spent():  # of which the trainer speaks
+            if not is_spent:
                 return StoppedError(f"{error}, after step {session.steps_done}")
         return None
 
@@ -166,20 +168,14 @@ class Loop:
             )
         await session.records.done("train", after, metrics, weights=weights, rows=learned.rows)
         if not training.makes_versions:
-            if not self._is_over():
+            if not training.is_over():
                 await self._evaluate_when_due()
-            if self._is_over():  # by what the evaluation came to, perhaps
+            if training.is_over():  # by what the evaluation came to, perhaps
                 await self._leave()
-        last, asked = self._is_over(), session.requests.saves
+        last, asked = training.is_over(), session.requests.saves
         if is_saved := training.saves_after(number, last, asked):
             await self._save()
         return is_saved
-
-    def _is_over(self) -> bool:
-        """Whether no step comes any more."""
-        training = self._training
-        has_all = self._session.steps_done >= training.num_steps
-        return has_all or bool(self._session.requests.ends) or training.is_over()
 
     async def _leave(self) -> None:
         """No step comes any more: account for rollouts of such, and evaluate.
@@ -187,6 +183,7 @@ class Loop:
         If such steps come after all, they are drawn anew.
         """
         training, session = self._training, self._session
+        await training.check_end()
         if not training.is_budget_spent() and (left := await self._source.stop()):
             for after, tasks in left:
                 one = await self._runners.ask(after, tasks, at_once=True)

@@ -357,7 +357,10 @@ class OnlineTraining(Training):
 
     def is_over(self) -> bool:
         own = self.session.rewards[self.session.begun_at :]
-        return self._ending.is_over(own) or self.is_budget_spent()
+        return super().is_over() or self._ending.is_over(own)
+
+    async def check_end(self) -> None:
+        await self._ending.check_end()
 
     def is_solved(self, collected: Collected) -> bool:
         """Whether equal rewards are all that kept what was collected from being trained."""
