@@ -31,7 +31,7 @@ def alive(number):
     try:
         with open(f"/proc/{number}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
         return False
 
 

@@ -1,7 +1,6 @@
 """Chat completions as a server of a model speaks them: requests, prompts, answers, refusals.
 
 For servers of plugins behind a gateway; the fields of a ``ChatRequest`` say what each can do.
-
 Answers are OpenAI's, with vLLM's additions: ``prompt_token_ids`` at the top (in a stream: in the
 first chunk of each choice), ``choices[].token_ids``, ``choices[].logprobs.content[]`` and
 ``choices[].weight_versions``. ``model_version`` at the top says the same as the last of these.

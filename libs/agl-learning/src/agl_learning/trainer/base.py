@@ -37,13 +37,7 @@ from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
 from agl_runs.differences import options_that_shape, shape_changes
 from agl_runs.failures import Failures
-from agl_runs.options import (
-    Count,
-    Name,
-    NotNegative,
-    absolute,
-    check_options,
-)
+from agl_runs.options import Count, Name, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
     from agl_learning.trainer.session import Session
@@ -274,9 +268,8 @@ class Training(Algorithm):
 
     def is_over(self) -> bool:
         """Whether no step comes any more: the one question of loops and of what cleans up."""
-        session = self.session
-        has_all = session.steps_done >= self.num_steps
-        return has_all or bool(session.requests.ends) or self.is_budget_spent()
+        done, ends = self.session.steps_done, self.session.requests.ends
+        return done >= self.num_steps or bool(ends) or self.is_budget_spent()
 
     async def check_end(self) -> None:
         """Look whether the run may end well, when no step comes any more.
