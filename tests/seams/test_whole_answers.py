@@ -32,11 +32,11 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-def call(name: str = "f", arguments: str = '{"a":1}') -> dict[str, Any]:
+def call(name: str = "f", arguments: Any = '{"a":1}') -> dict[str, Any]:
     return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def whole(*calls: dict[str, Any], content: str | None = "yes", **choice: Any) -> dict[str, Any]:
+def whole(*calls: dict[str, Any], content: Any = "yes", **choice: Any) -> dict[str, Any]:
     """An answer of four tokens, as vLLM gives it to ``return_token_ids``."""
     usage, prompt = choice.pop("usage", 4), choice.pop("prompt_tokens", 2)
     message = {"role": "assistant", "content": content, "tool_calls": list(calls) or None}
@@ -83,6 +83,7 @@ NULL = {"content": [{"token": "x", "logprob": None}, *[{"token": "x", "logprob":
 SPANS = [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 4}]
 AND_BACK = [{"version": v, "start": n, "end": n + 1} for n, v in enumerate("3443")]
 SPECIAL = {"content": [{"token": t, "logprob": -0.5} for t in ("<think>", "\n", "</s>", "</s>")]}
+LOST = {"message": "Provider disconnected", "code": 502}
 SHAPES: dict[str, Any] = {
     "agl: unstreamed": ours(False),
     "agl: streamed": ours(True),
@@ -98,6 +99,17 @@ SHAPES: dict[str, Any] = {
     "SGLang: no log-probabilities beside a parser": whole(logprobs=None),
     "SGLang: null as the first log-probability": whole(logprobs=NULL),
     "Dynamo: no id of the token that ends": whole(usage=5),
+    "any: an id more than tokens": whole(usage=3),
+    "any: an error beside the choices": whole() | {"error": LOST},
+    "any: an error beside the choices, streamed": [streamed(whole())[0] | {"error": LOST}],
+    "OpenRouter: an error in a choice": whole(error=LOST),
+    "OpenRouter: an error in a choice, streamed": streamed(whole(error=LOST)),
+    "any: null as a message": whole(message=None),
+    "any: a number as content": whole(content=5),
+    "any: a number as content, streamed": streamed(whole(content=5)),
+    "any: a call of a tool without a name": whole(call("")),
+    "any: a number as arguments": whole(call(arguments=5)),
+    "any: a number as arguments, streamed": streamed(whole(call(arguments=5))),
     "any: arguments that are no JSON object": whole(call(arguments='{"a":1}{"a":2}')),
     "any: a tool that was not offered": whole(call("ff")),
     "any: cut off at the limit": whole(finish_reason="length"),

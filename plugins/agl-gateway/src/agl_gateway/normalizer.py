@@ -144,8 +144,7 @@ class Normalizer:
             message = f"the backend sent an event that is not JSON: {shorten(data)}"
             raise BrokenAnswerError(message)
         if error := chunk.get("error"):
-            message = f"the backend reported an error in the stream: {message_of(error)}"
-            raise BrokenAnswerError(message, is_event=True)
+            raise _reported(error, is_event=True)
         try:
             return self.take(chunk)
         except WRONG_FORM as failure:
@@ -158,7 +157,10 @@ class Normalizer:
             BrokenAnswerError: The server ends an answer that failed.
             ValueError: It has a wrong form; others of ``WRONG_FORM`` say the same.
         """
-        message = dict(choice.get("message", {}))
+        message = choice.get("message")
+        if message is None and choice.get("text") is None:
+            raise ValueError("a choice has no message")
+        message = dict(message or {})
         if calls := message.get("tool_calls"):  # each is another call
             message["tool_calls"] = [{**call, "index": n} for n, call in enumerate(calls)]
         part = {**choice, "index": 0, "delta": message}
@@ -182,6 +184,8 @@ class Normalizer:
         for part in parts:
             if (index := part.get("index")) != 0 or type(index) is not int:
                 index = part["index"] = self._choice_number(index)
+            if error := part.get("error"):
+                raise _reported(error)
             choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
             delta = part.get("delta")
             if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
@@ -280,6 +284,8 @@ def read_whole(body: bytes) -> bytes:
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return body
     try:
+        if error := answer.get("error"):
+            raise _reported(error)
         for choice in answer["choices"]:
             (part,) = Normalizer().take_message(answer, choice)["choices"]
             if "message" in choice:
@@ -289,9 +295,15 @@ def read_whole(body: bytes) -> bytes:
             choice["finish_reason"] = part.get("finish_reason")
     except BrokenAnswerError as failure:
         raise ValueError(str(failure)) from None
-    except WRONG_FORM:
-        return body  # an agent of the server's own API may read it, and the record says what is odd
+    except WRONG_FORM as failure:
+        raise ValueError(f"it has a wrong form: {failure!r}") from None
     return msgspec.json.encode(answer)
+
+
+def _reported(error: Any, is_event: bool = False) -> BrokenAnswerError:
+    """What a server says in the field ``error`` of an answer, of a chunk or of a choice."""
+    message = f"the backend reported an error in its answer: {message_of(error)}"
+    return BrokenAnswerError(message, is_event)
 
 
 def is_object(text: str) -> bool:
@@ -326,7 +338,9 @@ def _number(index: Any) -> int | None:
 def _as_text(arguments: Any) -> str:
     if isinstance(arguments, dict | list):
         return json.dumps(arguments, ensure_ascii=False)
-    return (arguments or "") + ""  # a TypeError for what is no text
+    if not isinstance(arguments, str | None):
+        raise TypeError(f"the arguments of a tool call are {arguments!r}; expected a string")
+    return arguments or ""
 
 
 def _finish_reason(given: Any) -> str | None:

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from agl_gateway.errors import NOT_JSON
 
@@ -40,6 +40,7 @@ class _Part(Struct):
     index: Annotated[int, Meta(ge=0, le=0)] = 0
     delta: _Delta | None = None
     finish_reason: None = None
+    error: None = None
 
 
 class _Chunk(Struct):
@@ -48,12 +49,16 @@ class _Chunk(Struct):
 
 
 class _WholeChoice(Struct):
-    message: _Message | None = None
+    message: _Message | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    """Of completions, which have no message."""
     finish_reason: _FinishReason = None
+    error: None = None
 
 
 class _Answer(Struct):
     choices: list[_WholeChoice]
+    error: None = None
 
 
 _read_chunk = msgspec.json.Decoder(_Chunk).decode
@@ -72,7 +77,7 @@ def is_plain_chunk(data: bytes) -> bool:
 def is_plain_answer(body: bytes) -> bool:
     """Whether an unstreamed answer has the one form."""
     try:
-        _read_answer(body)
+        answer = _read_answer(body)
     except NOT_JSON:
         return False
-    return True
+    return not any(one.message is UNSET and one.text is UNSET for one in answer.choices)
