@@ -4,12 +4,15 @@
 import asyncio
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
 import agl
 from agl.cli import cli
+from agl.emitter import reward_attributes
+from agl.semconv import AGL_ANNOTATION
 from agl.store.memory import InMemoryLightningStore
 from agl_inspect.graders.canaries import KINDS, Canaries
 from agl_runs.store import delete_run
@@ -82,6 +85,51 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
             await store.close()
 
     assert {"succeeded"} <= asyncio.run(statuses()) <= {"succeeded", "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("trained", "canary", "is_paid"),
+    [
+        ((-10, -1), -5, True),
+        ((-10, -1), -9.5, False),
+        ((5, 10), 5, False),
+        ((1, 1), 1, True),
+        ((-1, -1), -1, False),
+        ((0, 0), 0, False),
+        ((), 1, False),
+    ],
+)
+async def test_a_canary_is_compared_with_what_the_training_earned(
+    caplog, monkeypatch, trained, canary, is_paid
+):
+    class Steps(agl.Algorithm):
+        def run(self, train_dataset=None, val_dataset=None) -> None: ...
+
+        def get_run(self):
+            return "it", 1
+
+    async def ended(reward: float) -> str:
+        rollout = await store.start_rollout("task", mode="train")
+        owner = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        attributes = reward_attributes(float(reward))
+        span = agl.Span.from_attributes(name=AGL_ANNOTATION, attributes=attributes)
+        await store.add_span(span.model_copy(update=owner))
+        await store.update_attempt(*owner.values(), status="succeeded")
+        return rollout.rollout_id
+
+    async def parts(*_, **__):
+        for rollout_id in ids:
+            yield SimpleNamespace(rollout_id=rollout_id, mode="train")
+
+    hook, store, algorithm = Canaries(), InMemoryLightningStore(), Steps()
+    ids = [await ended(one) for one in trained]
+    monkeypatch.setattr("agl_inspect.graders.canaries.each_part", parts)
+    await hook.on_run_start(algorithm, store)
+    hook._open = {await ended(canary): ("empty", 1)}
+    await hook.on_step_end(algorithm, 1, {})
+    best = max(trained, default=0)
+    said = f"earned {canary:.4g}, and the best rollout of the training so far {best:.4g}:"
+    assert (said in caplog.text) == is_paid == bool(caplog.text)
 
 
 async def test_what_an_earlier_start_left_is_cancelled_and_no_end_of_one_stops_the_others(caplog):

@@ -169,6 +169,28 @@ def test_an_adapter_without_rows_gives_its_own_records(agl):
     assert answers == ["a", "bbb", "cc", "dddd"]
 
 
+def test_a_list_of_an_adapter_is_many_records_and_anything_else_is_one(agl, project):
+    source = """
+from agl import TraceAdapter
+
+class Pairs(TraceAdapter):
+    def adapt(self, source):
+        return (1, [2])
+
+class Lists(TraceAdapter):
+    def adapt(self, source):
+        return [(1, 2), {"a": (3,)}]
+"""
+    (project / "my_adapters.py").write_text(source)
+    for name, made in (
+        ("Pairs", [{"value": [1, [2]]}]),
+        ("Lists", [{"value": [1, 2]}, {"a": [3]}]),
+    ):
+        found = rederived(agl, "--adapter", f"my_adapters:{name}", "--to", name)
+        records = Path(found["folder"], "records.jsonl").read_text().splitlines()
+        assert [json.loads(line) for line in records] == made * 4
+
+
 def test_a_function_may_be_async_and_give_several_rewards(agl):
     doubled = rederived(agl, "--reward", "my_rewards:doubled")
     assert rewards_of(doubled["folder"]) == {"one": [0.0, 2.0], "two": [1.0, 1.0]}

@@ -143,6 +143,53 @@ def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl):
     assert [(row["token_ids"], row["loss_mask"]) for row in exported(agl, "rows")] == rows
 
 
+CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "py", "input": "print(1)"}}
+NO_ID = {"type": "function", "function": {"name": "look", "arguments": {"a": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "written_as"),
+    [
+        (
+            {"role": "assistant", "content": None, "tool_calls": [CUSTOM]},
+            "tool_calls",
+            [
+                {
+                    "tool_call_id": "c",
+                    "function_name": "py",
+                    "arguments": {},
+                    "extra": {"arguments": "print(1)"},
+                }
+            ],
+        ),
+        (
+            {"role": "assistant", "content": None, "tool_calls": [NO_ID]},
+            "tool_calls",
+            [{"tool_call_id": "call-0-0", "function_name": "look", "arguments": {"a": 1}}],
+        ),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]},
+            "message",
+            [{"type": "image", "source": {"media_type": "image/png", "path": "http://x/y.png"}}],
+        ),
+        ({"role": "tool", "tool_call_id": "c"}, "observation", {"results": [{}]}),
+        ({"role": "user", "content": ["odd"]}, None, None),
+    ],
+)
+def test_odd_messages_are_written_as_atif_or_left_out_by_name(agl, said, key, written_as):
+    odd = [said, {"role": "user", "content": "?"}, {"role": "assistant", "content": "odd"}]
+    rollouts = [{"id": "a", "messages": odd}, {"id": "b", "messages": SAID}]
+    agl("import", written("own.json", {"rollouts": rollouts}), "--path", "s.db")
+    code, out, err = agl("export", "--to", "atif", "--path", "s.db")
+    assert code == 0, err
+    trajectories = [json.loads(line)["steps"] for line in out.splitlines()]
+    if key is None:
+        assert len(trajectories) == 1
+        assert "1 malformed_message (rollout ro-" in err
+    else:
+        assert trajectories[0][0][key] == written_as
+
+
 FIRST, SECOND = FORMS["langfuse"]["observations"]
 
 
@@ -321,7 +368,17 @@ TOO_MUCH = form_with("langfuse", scores=[{"name": "good", "value": 10**400}])
         ("atif", form_with("atif", steps=[CALLING]), "cannot be read: KeyError: 'tool_call_id'"),
         ("messages", {"text": "hi"}, "expected 'messages', a list of messages; got the keys ['te"),
         ("messages", HUMAN, "messages[0]: role: expected one of system, developer, user, assist"),
-        ("langfuse", TOO_MUCH, "a trace of Langfuse; got one that cannot be read: OverflowError"),
+        ("langfuse", TOO_MUCH, "scores[0]: expected a score or an observation of Langfuse; got on"),
+        (
+            "langfuse",
+            form_with("langfuse", scores=[{"name": "good", "value": 1}, {"value": 1}]),
+            "scores[1]: expected 'name' and 'traceId'; got the keys ['value']",
+        ),
+        (
+            "langfuse",
+            form_with("langfuse", observations=[FIRST, {**SECOND, "startTime": "yesterday"}]),
+            "observations[1]: expected a score or an observation of Langfuse; got one that cannot",
+        ),
         ("langfuse", {"id": "tr-1"}, "expected a trace of Langfuse with 'observations', or an"),
         ("phoenix", {"name": "llm"}, "expected 'context.trace_id'; got the keys ['name']"),
         ("mlflow", {"info": {}}, "expected a trace of MLflow with 'info' and 'data.spans'; got"),
@@ -334,3 +391,4 @@ def test_what_is_not_of_a_form_is_refused_by_place(agl, form, value, message):
     assert code == 2
     assert err.startswith("agl: run.jsonl, line 1: ")
     assert message in err
+    assert not [*Path().glob("s.db*")]  # nor a file with nothing in it

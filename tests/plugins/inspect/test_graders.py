@@ -87,7 +87,9 @@ READABLE = ("warning", "private_readable")
 NOT_PAID = ("error", "solution_not_paid")
 
 
-def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = "answer") -> Any:
+def audited(
+    folder: Path, capsys: Any, grader: str, *overrides: str, key: str = "answer", num_tasks: int = 2
+) -> Any:
     """Exit code and what the command writes as JSON."""
     (folder / "graded_agent.py").write_text(AGENT)
     tasks = [
@@ -102,7 +104,8 @@ def audited(folder: Path, capsys: Any, grader: str, *overrides: str, key: str = 
         f"agent: graded_agent:{grader}\ntrain: tasks.jsonl\nalgorithm: baseline\n"
         f"strategy: shm\nresources: {{{llm}}}\n"
     )
-    asked = ["doctor", str(folder / "agl.yaml"), *overrides, "--graders", "--tasks", "2", "--json"]
+    asked = ["doctor", str(folder / "agl.yaml"), *overrides, "--graders", "--json"]
+    asked += ["--tasks", str(num_tasks)]
     code = cli.main(asked, standalone_mode=False)
     return code, json.loads(capsys.readouterr().out)
 
@@ -152,6 +155,17 @@ def test_trained_models_are_answered_for_in_time(tmp_path, capsys, agent, overri
     pytest.importorskip("agl_torch")
     code, said = audited(tmp_path, capsys, agent, *overrides)
     assert (code, [one["code"] for one in said["findings"]]) == (0, [*found, "private_readable"])
+
+
+@pytest.mark.parametrize(
+    ("num_tasks", "asked"), [(1, [0]), (2, [0, 3]), (4, [0, 1, 3, 4]), (9, [0, 1, 2, 3, 4, 5])]
+)
+def test_tasks_are_evenly_spread(tmp_path, capsys, monkeypatch, num_tasks, asked):
+    seen = []
+    monkeypatch.setattr("agl_inspect.graders.audit.solution_of", lambda task, _: seen.append(task))
+    monkeypatch.setattr("agl_inspect.graders.audit.fit", lambda *_: None)
+    audited(tmp_path, capsys, "agent_strict", num_tasks=num_tasks)
+    assert [task["q"] for task in seen] == [f"what is {n}" for n in asked]
 
 
 def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(tmp_path, capsys, monkeypatch):

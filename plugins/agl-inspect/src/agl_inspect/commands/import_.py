@@ -64,9 +64,15 @@ def command(
             raise click.UsageError(f"{file}: not a regular file, and it is read more than once")
     if reward is not None and form not in ("langfuse", "mlflow"):
         raise click.UsageError("--reward names a score, which --from langfuse and mlflow have")
-    done = read_and_close(
-        open_or_make(path, url), lambda store: _import(store, files, form, reward)
-    )
+    new = None if path is None or url is not None or path.exists() else path
+    done = Imported()
+    store = open_or_make(path, url)
+    try:
+        done = read_and_close(store, lambda store: _import(store, files, form, reward, done))
+    except BaseException:
+        if new is not None and done == Imported():  # nothing is in it
+            new.unlink(missing_ok=True)
+        raise
     known = f" ({done.known} were there already)" if done.known else ""
     note(
         f"{done.rollouts} rollouts{known}, {done.spans} spans, {done.rewards} rewards, "
@@ -88,7 +94,11 @@ def open_or_make(path: Path | None, url: str | None) -> LightningStore:
 
 
 async def _import(
-    store: LightningStore, files: tuple[Path, ...], form: str | None, reward: str | None
+    store: LightningStore,
+    files: tuple[Path, ...],
+    form: str | None,
+    reward: str | None,
+    done: Imported,
 ) -> Imported:
     said = time.monotonic()
 
@@ -102,7 +112,7 @@ async def _import(
         if len(files) > 1 or not isinstance(store, SqliteLightningStore):
             raise click.UsageError(f"{whole}: a whole store goes alone into a new --path FILE")
         return await read_store(store, whole, progress)
-    importer = Importer(store, progress)
+    importer = Importer(store, progress, done)
     await importer.look()
     otlp = [] if form else [path for path in files if is_otlp(path)]
     events = LoggedEvents(otlp)

@@ -22,7 +22,7 @@ from agl_inspect.exchange.recorded import (
     objects_of,
     seconds_of,
 )
-from agl_records.dialects.chat import tool_call
+from agl_records.dialects.chat import as_json, tool_call
 
 ATIF = "ATIF-v1.7"
 """The version that is written."""
@@ -135,7 +135,7 @@ def _trajectory(
         if message["role"] in ("tool", "function"):
             _observe(steps, message)
             continue
-        step = _step(message, by_place.get(place))
+        step = _step(message, by_place.get(place), place)
         steps.append({"step_id": len(steps) + 1, **step})
     agent = {
         "name": first.call.agent_name or "agent",
@@ -152,12 +152,13 @@ def _trajectory(
     }
 
 
-def _step(message: Mapping[str, Any], one: Said | None) -> dict[str, Any]:
+def _step(message: Mapping[str, Any], one: Said | None, place: int) -> dict[str, Any]:
     source = {"assistant": "agent", "user": "user"}.get(message["role"], "system")
     step = {"source": source, "message": _atif_parts(message.get("content"))}
     if source != "agent":
         return step
-    called = [_atif_call(call) for call in message.get("tool_calls") or ()]
+    calls = enumerate(message.get("tool_calls") or ())
+    called = [_atif_call(call, f"call-{place}-{number}") for number, call in calls]
     step |= _known({"reasoning_content": message.get("reasoning_content"), "tool_calls": called})
     if one is None:
         return {**step, "is_copied_context": True}  # a given example, and no call of the rollout
@@ -173,17 +174,19 @@ def _step(message: Mapping[str, Any], one: Said | None) -> dict[str, Any]:
     return {**step, **_known(about), "llm_call_count": 1}
 
 
-def _atif_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    found = {"tool_call_id": call["id"], "function_name": function["name"]}
+def _atif_call(call: Mapping[str, Any], default_id: str) -> dict[str, Any]:
+    """A call of a function, or of a custom tool, whose input is a text."""
+    function = call.get("function") or call["custom"]
+    given = function.get("arguments", function.get("input"))
+    found = {"tool_call_id": call.get("id") or default_id, "function_name": function["name"]}
     try:
-        arguments = json.loads(function["arguments"])
+        arguments = json.loads(as_json(given)) if "function" in call else None
     except ValueError:
         arguments = None
     if isinstance(arguments, dict):
         return {**found, "arguments": arguments}
     # ATIF takes objects only; what the model wrote is kept beside it.
-    return {**found, "arguments": {}, "extra": {"arguments": function["arguments"]}}
+    return {**found, "arguments": {}, "extra": {"arguments": given}}
 
 
 def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
@@ -191,7 +194,8 @@ def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
     name = message.get("tool_call_id")
     called = [(step, call) for step in steps for call in step.get("tool_calls", ())]
     step = next((step for step, call in reversed(called) if call["tool_call_id"] == name), None)
-    result = {"source_call_id": name if step else None, "content": _atif_parts(message["content"])}
+    content = _atif_parts(message.get("content"))
+    result = {"source_call_id": name if step else None, "content": content}
     if step is None:  # nobody called it
         step = {"step_id": len(steps) + 1, "source": "system", "message": ""}
         steps.append(step)
@@ -207,7 +211,8 @@ def _atif_parts(content: Any) -> Any:
 def _atif_part(part: Mapping[str, Any]) -> dict[str, Any]:
     if part.get("type") != "image_url":
         return {"type": "text", "text": str(part.get("text", json.dumps(part)))}
-    url = part["image_url"]["url"]
+    image = part["image_url"]
+    url = image if isinstance(image, str) else image["url"]
     kind = url.removeprefix("data:").partition(";")[0]
     known = kind in ("image/jpeg", "image/png", "image/gif", "image/webp")
     return {"type": "image", "source": {"media_type": kind if known else "image/png", "path": url}}

@@ -289,8 +289,8 @@ class Derivation:
         adapter = self.how.make
         try:
             if not isinstance(adapter, RowsAdapter):
-                made: Any = to_jsonable_python(adapter.adapt(spans))
-                listed = made if isinstance(made, list) else [made]
+                made: Any = adapter.adapt(spans)
+                listed = to_jsonable_python(made if isinstance(made, list) else [made])
                 return [one if isinstance(one, dict) else {"value": one} for one in listed]
             rows = adapter.adapt(spans, attempts=list(attempts))
         except ConfigError:

@@ -206,7 +206,14 @@ class Export:
             yield record, len(said)
 
     def _atif(self, read: ReadRollout) -> Made:
-        for trajectory, said in trajectories(read.said):
+        try:
+            made = list(trajectories(read.said))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            reason = f"malformed_message (rollout {read.rollout.rollout_id}: {why})"
+            self.left_out[reason] += len(read.said)
+            return
+        for trajectory, said in made:
             extra = {"reward": said[-1].reward, "provenance": _origin_of(*said)}
             yield {**trajectory, "extra": extra}, len(said)
 

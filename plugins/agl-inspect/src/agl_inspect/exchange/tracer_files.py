@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
@@ -82,17 +82,37 @@ def _langfuse(found: dict[str, Any], where: str) -> Iterator[Span | Score]:
             f"with 'traceId'; got the keys {sorted(found)}"
         )
     session = {"sessionId": trace.get("sessionId")}
-    spans = [_observation({**session, **as_object(one, where)}, where) for one in listed]
+    name = f"{where}: observations"
+    spans = _each(name, listed, lambda one, at: _observation({**session, **one}, at))
     yield from spans
-    for one in found.get("scores") or trace.get("scores") or ():
-        yield _score(
+
+    def score(one: dict[str, Any], at: str) -> Score:
+        about = one.get("traceId") or one.get("sessionId") or trace.get("id")
+        if not one.get("name") or not about:
+            raise ConfigError(f"{at}: expected 'name' and 'traceId'; got the keys {sorted(one)}")
+        return _score(
             [] if one.get("sessionId") and not one.get("traceId") else spans,
             one["name"],
             one.get("value"),
-            one.get("traceId") or one.get("sessionId") or trace["id"],
+            about,
             one.get("observationId"),
             one.get("dataType"),
         )
+
+    yield from _each(f"{where}: scores", found.get("scores") or trace.get("scores") or (), score)
+
+
+T = TypeVar("T")
+
+
+def _each(name: str, listed: Sequence[Any], read: Callable[[dict[str, Any], str], T]) -> list[T]:
+    """What each of a list is read as; an error names which it was."""
+    found: list[T] = []
+    for number, one in enumerate(listed):
+        at = f"{name}[{number}]"
+        with errors_at(at, "a score or an observation of Langfuse"):
+            found.append(read(as_object(one, at), at))
+    return found
 
 
 def _observation(found: Mapping[str, Any], where: str) -> Span:

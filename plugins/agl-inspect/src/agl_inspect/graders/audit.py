@@ -83,7 +83,8 @@ def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
         tasks = [*(checked.train or checked.val or ())]
         if not tasks:
             raise ConfigError(f"{checked.file.where('train')}: --graders needs tasks")
-        tasks = tasks[:: max(1, len(tasks) // num_tasks)][:num_tasks]
+        number = min(num_tasks, len(tasks))
+        tasks = [tasks[place * len(tasks) // number] for place in range(number)]
         algorithm = _Answered(checked, tasks, key)
         fit(checked, agent, algorithm)
         findings = [*_findings(algorithm.paid), *readable(checked, tasks)]

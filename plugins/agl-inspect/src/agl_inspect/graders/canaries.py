@@ -40,9 +40,9 @@ class Canaries(Hook):
 
     Nothing of these rollouts is trained, or in a metric: they have mode ``test`` and are of a run
     of their own, ``RUN/canaries``. Their rewards are in ``canaries.jsonl`` in the run's folder. A
-    warning says when one earns more than a tenth of what the best rollout of the training has
-    earned so far. Resources that the algorithm was given, as the model of a judge, stay as they
-    are, unless it trains none of its own. An algorithm without steps has no canaries.
+    warning says when one earns more than a tenth of the way from the worst rollout of the training
+    so far to the best. Resources that the algorithm was given, as the model of a judge, stay as
+    they are, unless it trains none of its own. An algorithm without steps has no canaries.
 
     Args:
         share: So many of them for each rollout that was trained.
@@ -66,7 +66,9 @@ class Canaries(Hook):
         self._kinds = cycle(KINDS)
         self._open: dict[str, tuple[str, int]] = {}
         """Rollout id -> the kind of its answer, and after which step it was queued."""
-        self._due = self._most = self._least = 0.0
+        self._due = 0.0
+        self._trained: tuple[float, float] | None = None
+        """The least and the most that a rollout of the training has earned so far."""
         self._warned: set[str] = set()
         self._has_steps = False
         await cancel_leftovers(store, self._run)
@@ -82,8 +84,8 @@ class Canaries(Hook):
         ids = list(dict.fromkeys([one.rollout_id async for one in parts if one.mode == "train"]))
         trained = await self._store.query_rollouts(rollout_id_in=ids) if ids else []
         rewards = [one.reward for one in (await final_rewards(self._store, trained)).values()]
-        known = [one for one in rewards if one is not None]
-        self._most, self._least = max([self._most, *known]), min([self._least, *known])
+        seen = [*(self._trained or ()), *(one for one in rewards if one is not None)]
+        self._trained = (min(seen), max(seen)) if seen else None
         await self._look(algorithm)
         known = [*(solution_of(one.input, self._solution) for one in trained), *self._solutions]
         self._solutions[:] = list(dict.fromkeys(known))[:MOST]  # the server has this list
@@ -152,14 +154,18 @@ class Canaries(Hook):
             self._write(
                 algorithm, rollout_id=rollout_id, answer=kind, step=step, reward=final.reward
             )
-            bar = self._least + PAID_SHARE * (self._most - self._least)
-            if final.reward is not None and final.reward > bar and kind not in self._warned:
+            if final.reward is None or self._trained is None or kind in self._warned:
+                continue
+            least, most = self._trained
+            # If all earned the same, nothing seen says what no answer earns: it is 0 then.
+            floor = least if least < most else min(most, 0.0)
+            if final.reward > floor + PAID_SHARE * (most - floor):
                 self._warned.add(kind)
                 logger.warning(
                     "step %d: a model that %s earned %.4g, and the best rollout of the training so "
                     "far %.4g: the training learns what the grader pays for. Look at agl show %s; "
                     "agl doctor --graders tries this before a run",
-                    step, WRONG[kind], final.reward, self._most, rollout_id,
+                    step, WRONG[kind], final.reward, most, rollout_id,
                 )  # fmt: skip
 
     def _write(self, algorithm: Algorithm, **line: Any) -> None:
