@@ -13,6 +13,8 @@ pytest.importorskip("agl_gateway")
 pytest.importorskip("openai")
 
 AGENT = """
+import asyncio
+
 import agl
 from openai import AsyncOpenAI
 
@@ -66,7 +68,7 @@ async def agent_with_judge(task, llm: agl.LLM, judge: agl.LLM, rollout: agl.Roll
 @agl.rollout(grade=strict)
 async def agent_that_asks_on(task, llm: agl.LLM) -> str:
     while not (said := (await answer(task, llm)).strip()):
-        pass
+        await asyncio.sleep(0.2)
     return said
 
 @agl.rollout(grade=strict)

@@ -1,6 +1,5 @@
 """A database of PostgreSQL that several processes write: its connections, and what fails there."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +23,6 @@ from agl.store.waiting import Effects
 from agl_postgres.lookups import Connection, PostgresLookups
 from agl_postgres.rounds import Again, Alone, Missing
 from agl_postgres.tables import PostgresTables
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SCHEMA_VERSION = 1

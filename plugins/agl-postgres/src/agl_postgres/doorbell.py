@@ -10,7 +10,7 @@ from typing import Final
 
 from agl_postgres.lookups import Connection
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.store")
 
 PAUSE_SECONDS = 0.005
 """Between two rings: whoever commits a ``NOTIFY`` locks out all others who do."""

@@ -27,7 +27,7 @@ from agl_postgres.lookups import SQL, Connection, PostgresLookups, array, ask
 from agl_sqlite.ids import number_of
 from agl_sqlite.rows import resources_of, rollout_of, stored_attempt_of, worker_of
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("agl.store")
 
 FEW_ROUNDS = 8
 """After so many each thing is read as it is asked for."""
