@@ -12,6 +12,7 @@ import agl
 from agl import LightningStoreClient
 from agl.errors import StoreUnavailableError
 from agl_postgres import PostgresLightningStore
+from agl_postgres.database import public_address
 
 
 async def test_an_address_is_a_store(url):
@@ -50,6 +51,25 @@ def test_what_cannot_be_reached_is_said_without_its_password():
         PostgresLightningStore("postgresql://agl:secret@127.0.0.1:1/agl")
     assert "secret" not in str(refused.value)
     assert "'postgresql://agl@127.0.0.1:1/agl'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("postgresql://u:secret@h:5/d?connect_timeout=3", "postgresql://u@h:5/d"),
+        ("postgresql://h/d?password=secret", "postgresql://h/d"),
+        ("host=h user=u password=secret dbname=d", "postgresql://u@h/d"),
+    ],
+)
+def test_no_password_is_shown_however_it_is_given(given, shown):
+    assert public_address(given) == shown
+
+
+async def test_the_options_of_an_address_hold_for_writing_too(url):
+    store = PostgresLightningStore(f"{url}&options=-csearch_path%3Dpublic%2Cpg_temp")
+    shown = store._database.tables._connection.execute("SHOW search_path").fetchone()
+    await store.close()
+    assert shown == ("public,pg_temp",)
 
 
 async def test_a_database_of_another_version_is_left_as_it_is(url, server):

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import psycopg
 import pytest
 
 from agl.store.base import AttemptEnd
@@ -116,6 +117,28 @@ async def test_what_was_committed_is_not_done_again_though_its_answer_is_lost(st
     rollout = await store.enqueue_rollout({"n": 1})
     found = await stores[1].query_rollouts()
     assert [one.rollout_id for one in found] == [rollout.rollout_id]
+
+
+async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores, url):
+    tables, locked = stores[0]._database.tables, []
+    flush = tables._flush
+
+    def look_and_flush():
+        with psycopg.connect(url) as other:
+            try:
+                other.execute(
+                    "SELECT number FROM server WHERE id = %s FOR UPDATE NOWAIT", [tables._id]
+                )
+                locked.append(False)
+            except psycopg.errors.LockNotAvailable:
+                locked.append(True)
+        flush()
+
+    tables._flush = look_and_flush
+    await stores[0].enqueue_rollout({"n": 1})
+    await stores[0].delete_documents("kind", ["key"])
+    assert locked
+    assert all(locked)
 
 
 async def test_all_go_by_the_clock_of_the_database(stores, url, monkeypatch):

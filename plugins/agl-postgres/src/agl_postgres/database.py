@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from agl.errors import (
     AglError,
@@ -53,7 +53,7 @@ class PostgresDatabase:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._address: Any = {**_CONNECT, **conninfo_to_dict(url)}
         self.path = public_address(url)
         self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
         self._lookups = threading.local()
@@ -73,19 +73,22 @@ class PostgresDatabase:
 
     def connect(self, **options: Any) -> Connection:
         """A connection, closed with the database."""
-        connection = psycopg.connect(self._url, **_CONNECT, **options)
+        connection = psycopg.connect(**self._address, **options)
         self._connections = [one for one in self._connections if not one.closed]
         self._connections.append(connection)
         return connection
 
     def _connect_to_write(self) -> Connection:
         # A server that is frozen, or cut off, must not hold up the others.
-        limits = "-c lock_timeout=10s -c idle_in_transaction_session_timeout=10s"
-        return self.connect(options=limits)
+        connection = self.connect()
+        for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(f"SET {limit} = '10s'".encode())
+        connection.commit()
+        return connection
 
     def _prepare(self) -> None:
         """Make the tables, or check what they are."""
-        with psycopg.connect(self._url, **_CONNECT) as connection:
+        with psycopg.connect(**self._address) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
             row = connection.execute("SELECT to_regclass('agl_version')").fetchone()
             if row == (None,):
@@ -107,7 +110,7 @@ class PostgresDatabase:
     def run(
         self, operations: Sequence[Callable[[Any, float], Any]], now: Callable[[], float]
     ) -> tuple[list[Outcome], Effects]:
-        """Run operations in one transaction; see ``run_all``, and ``tables``."""
+        """Run operations in one transaction; see ``run_all``, and ``rounds``."""
         guarded = [_guarded(operation) for operation in operations]
         self.tables.num_claims, self.tables.is_alone = len(operations), False
         tries = 0
@@ -199,10 +202,10 @@ def _guarded(operation: Callable[[Any, float], Any]) -> Callable[[PostgresTables
 
 def public_address(url: str) -> str:
     """The address of a database without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", "@")).geturl()
+    known = conninfo_to_dict(url)
+    user, port = known.get("user"), known.get("port")
+    where = f"{known.get('host', '')}{f':{port}' if port else ''}/{known.get('dbname', '')}"
+    return f"postgresql://{f'{user}@' if user else ''}{where}"
 
 
 def said(error: Exception) -> str:

@@ -37,7 +37,7 @@ class Doorbell:
         self._connect = connect
         self._answer = answer
         self._rings: set[str] = set()
-        self._look = 0.0
+        self._look = self._rang = 0.0
         """When to look, whether it rings or not."""
         self._end, self._wake = os.pipe()
         self._over = threading.Event()
@@ -88,8 +88,9 @@ class Doorbell:
             heard, self._look = set(_CHANNELS), time.monotonic() + LOOK_SECONDS
         if self._end in ready:
             os.read(self._end, 4096)
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(max(0.0, self._rang + PAUSE_SECONDS - time.monotonic()))
             self._ring(connection)
+            self._rang = time.monotonic()
         for notify in connection.notifies(timeout=0):
             if notify.pid != connection.info.backend_pid:
                 heard.add(notify.channel)

@@ -135,6 +135,8 @@ class Rounds(PostgresLookups):
         self._numbers: dict[str, list[int]] = {"rollout": [], "position": [], "attempt": []}
         self._is_whole_queue = False
         self._num_rounds = 0
+        self._is_marked = False
+        """Whether the transaction holds its server's row: who asks for that waits for its end."""
         self._forget_round()
 
     def _forget_round(self) -> None:
@@ -167,6 +169,9 @@ class Rounds(PostgresLookups):
         self._goes_on = False
         self._forget_round()
         if self.is_alone:
+            if not self._is_marked:
+                ask(self._connection, SQL["kept"], [self._id])
+                self._is_marked = True
             self._connection.execute("SAVEPOINT round")
 
     def commit(self) -> None:
@@ -232,6 +237,10 @@ class Rounds(PostgresLookups):
             "stored is not known. Look before you repeat it"
         )
 
+    def touch(self) -> None:
+        """Have the transaction write, though nothing changed."""
+        self._num_unwritten += 1
+
     def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
         self._unwritten[statement][key] = row
         self._num_unwritten += 1
@@ -279,6 +288,9 @@ class Rounds(PostgresLookups):
 
         wanted = self._wanted
         with self._connection.pipeline():
+            if not self._is_marked:
+                send("kept", lambda rows: None, self._id)
+                self._is_marked = True
             self._send_others(send, wanted)
             for kind, how in _READS.items():
                 if keys := list(wanted.get(kind, ())):
