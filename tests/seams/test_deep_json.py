@@ -158,16 +158,19 @@ async def test_odd_tool_calls_in_a_later_request_say_nothing_of_a_choice(tool_ca
     "tool_calls", [["x"], "abc", 5, [{"function": "x", "type": "function"}]], ids=str
 )
 async def test_a_tracer_lets_odd_tool_calls_of_the_model_pass(tool_calls: Any) -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        await ask(llm, [USER])
-        return 1.0
+    with served({"tool_calls": tool_calls}) as beside:
 
-    collected = await run(agent, {"tool_calls": tool_calls}, tracer=agl.AgentOpsTracer())
-    assert collected.ledger.reasons()["malformed_message"] == 1
+        async def agent(task: str, llm: agl.LLM) -> float:
+            await ask(agl.LLM(endpoint=beside.url, model="policy"), [USER])
+            return 1.0
+
+        collected = await run(agent, tracer=agl.AgentOpsTracer())
+    # Its span lacks what cannot be read of the answer, and so the ids of its tokens.
+    assert collected.ledger.reasons() == {"no_token_ids": 1}
 
 
 @pytest.mark.parametrize("tool_calls", [["x"], "abc", 5, [{"function": "x"}]], ids=str)
-async def test_odd_tool_calls_of_the_model_make_its_message_malformed(tool_calls: Any) -> None:
+async def test_odd_tool_calls_of_the_model_are_a_failure_of_its_server(tool_calls: Any) -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
         import aiohttp
 
@@ -177,4 +180,4 @@ async def test_odd_tool_calls_of_the_model_make_its_message_malformed(tool_calls
         return 1.0
 
     collected = await run(agent, {"tool_calls": tool_calls})
-    assert collected.ledger.reasons() == {"malformed_message": 1}
+    assert collected.ledger.reasons() == {"infrastructure": 1}

@@ -50,6 +50,17 @@ def whole(*calls: dict[str, Any], content: Any = "yes", **choice: Any) -> dict[s
     }
 
 
+def older(call: dict[str, Any]) -> dict[str, Any]:
+    answer = whole(content=None, finish_reason="function_call")
+    answer["choices"][0]["message"]["function_call"] = call
+    return answer
+
+
+def twice(answer: dict[str, Any]) -> dict[str, Any]:
+    (choice,) = answer["choices"]
+    return {**answer, "choices": [{**choice, "index": 1}, choice]}
+
+
 def streamed(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """The same in chunks; the last one has the usage, where it is asked for."""
     (choice,) = answer["choices"]
@@ -79,6 +90,7 @@ def ours(stream: bool, *calls: dict[str, Any]) -> bytes:
     return writer.whole_as_chunks([tokens]) if stream else writer.whole([tokens])
 
 
+OLDER, BROKEN = {"name": "f", "arguments": '{"a":1}'}, {"arguments": "{"}
 NULL = {"content": [{"token": "x", "logprob": None}, *[{"token": "x", "logprob": -0.5}] * 3]}
 SPANS = [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 4}]
 AND_BACK = [{"version": v, "start": n, "end": n + 1} for n, v in enumerate("3443")]
@@ -112,6 +124,18 @@ SHAPES: dict[str, Any] = {
     "any: a number as arguments, streamed": streamed(whole(call(arguments=5))),
     "any: arguments that are no JSON object": whole(call(arguments='{"a":1}{"a":2}')),
     "any: a tool that was not offered": whole(call("ff")),
+    "any: a second answer that nobody asked for, streamed": [
+        *streamed(whole(finish_reason=None))[:1],
+        *streamed(whole(index=1)),
+    ],
+    "any: a second answer that nobody asked for": twice(whole()),
+    "any: text after its end, streamed": [*streamed(whole())[:1], *streamed(whole())],
+    "any: token ids after its end, streamed": [
+        *streamed(whole(token_ids=[5, 6, 7])),
+        {"id": "c", "choices": [{"index": 0, "delta": {}, "token_ids": [8]}]},
+    ],
+    "any: a call of the older form": older(OLDER),
+    "any: a call of the older form that is broken": older(OLDER | BROKEN),
     "any: cut off at the limit": whole(finish_reason="length"),
     "any: cut off at the limit, an id missing": whole(finish_reason="length", usage=5),
     "any: ids that are no numbers": whole(token_ids="5 6"),
@@ -158,8 +182,8 @@ async def outcome(answer: Any, path: str) -> str:
     if path == "chat/completions" and is_stream:
         assert '"usage"' not in said  # it was asked for by the gateway alone
     if not result.rows:
-        (exclusion,) = (one for one in result.ledger.exclusions if one.kind == "call")
-        return f"`{exclusion.reason}`"
+        (reason,) = {one.reason for one in result.ledger.exclusions if one.kind == "call"}
+        return f"`{reason}`"
     (row,) = result.rows
     assert row.token_ids == [1, 2, 5, 6, 7, 8]
     version = "3-4" if b'"4"' in body else "3" if b'"3"' in body else None

@@ -69,10 +69,11 @@ def recorded(record: CallRecord) -> tuple[str | None, Any]:
 
 def seen_in(message: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, str]]]:
     """Reasoning, text, and of each tool call id, name and arguments."""
-    calls = [
-        (call["id"], call["function"]["name"], call["function"].get("arguments") or "")
-        for call in message.get("tool_calls") or ()
-    ]
+    calls = []
+    for call in message.get("tool_calls") or ():
+        said = call.get("function") or call["custom"]
+        arguments = said.get("arguments") or said.get("input") or ""
+        calls.append((call["id"], said["name"], arguments))
     if called := message.get("function_call"):
         calls.append(("", called["name"], called["arguments"]))
     return message.get("reasoning_content") or "", message.get("content") or "", calls
@@ -159,6 +160,10 @@ def events(*deltas: Any, finish: Any = "stop") -> list[bytes]:
     return [f"data: {one}\n\n".encode() for one in (*said, "[DONE]")]
 
 
+def of_choice(index: Any, text: str, finish: Any = None) -> list[Any]:
+    return [{"index": index, "delta": {"content": text}, "finish_reason": finish}]
+
+
 def piece(index: Any = ..., call_id: Any = None, name: Any = None, arguments: Any = None) -> Any:
     function = {"name": name, "arguments": arguments}
     call: dict[str, Any] = {} if index is ... else {"index": index}
@@ -212,10 +217,20 @@ SHAPES = {
     "an empty object, and then arguments": (
         events(piece(0, "a", "f", {}), piece(0, arguments='{"x"'), piece(0, arguments=":1}")),
         ("", "", [A])),
-    "an index of the choice that changes": (
-        events({"content": "a"}, [{"index": 10**12, "delta": {"content": "b"}}],
-               [{"index": None, "delta": {"content": "c"}}]),
+    "the choice has no index": (
+        events({"content": "a"}, of_choice(None, "b"), [{"delta": {"content": "c"}}]),
         ("", "abc", [])),
+    "the choice has another number": (
+        events(of_choice(10**12, "a"), of_choice(None, "b"), of_choice(10**12, "c", "stop"))[:3],
+        ("", "abc", [])),
+    "a second choice where one was asked for": (
+        events({"content": "a"}, of_choice(1, "b")), "choice 1 after choice 0"),
+    "a second choice, and then the first": (
+        events(of_choice(1, "a"), {"content": "b"}), "choice 0 after choice 1"),
+    "two answers in one chunk": (
+        events([*of_choice(0, "a"), *of_choice(0, "b")]), "two pieces of one choice"),
+    "two answers without an index in one chunk": (
+        events([*of_choice(None, "a"), *of_choice(None, "b")]), "two pieces of one choice"),
     "a list as content": (
         events({"content": [MAGISTRAL]}, {"content": [{"type": "text", "text": "4"}]}),
         ("hm ", "4", [])),
@@ -273,6 +288,22 @@ def test_an_answer_ends_once(path, end):
     assert json.loads(record.pack().body)["attributes"][Key.FINISH_REASONS] == ["length"]
 
 
+OLDER = {"function_call": {"name": "f", "arguments": "{}"}}
+CUSTOM = {"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}]}
+
+
+@pytest.mark.parametrize("path", ["messages", "responses"])
+@pytest.mark.parametrize("said", [OLDER, CUSTOM], ids=["older", "custom"])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_call_that_an_api_cannot_say_is_a_failure_for_agent_and_record(path, said, is_stream):
+    whole = {"id": "c", "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+    chunks = events(said) if is_stream else [json.dumps(whole).encode()]
+    sent, record = relayed(path, chunks, STREAM if is_stream else "application/json")
+    assert record.error_kind == "infrastructure"
+    for one in (str(record.error), sent.decode() if is_stream else ""):
+        assert not one or "a call of" in one
+
+
 @pytest.mark.parametrize("path", ASKED)
 def test_a_call_needs_no_collector_to_be_freed(path):
     exchange = DIALECTS[path].read(json.dumps(ASKED[path]).encode())
@@ -282,10 +313,12 @@ def test_a_call_needs_no_collector_to_be_freed(path):
     assert known() is None
 
 
-def test_a_choice_that_was_not_asked_for_is_no_part_of_the_answer():
-    sent, record = relayed("chat/completions", events([{"index": 2, "delta": {}}]), STREAM, n=2)
-    assert b"choice 2 of 2" in sent
-    assert "choice 2 of 2" in str(recorded(record)[0])
+@pytest.mark.parametrize("index", [2, None, -1, "0"])
+def test_a_choice_that_was_not_asked_for_is_no_part_of_the_answer(index):
+    chunks = events([{"index": index, "delta": {}}])
+    sent, record = relayed("chat/completions", chunks, STREAM, n=2)
+    assert f"choice {index!r} of 2" in sent.decode().replace("\\", "")
+    assert f"choice {index!r} of 2" in str(recorded(record)[0])
 
 
 @pytest.mark.parametrize("path", ASKED)
@@ -312,7 +345,12 @@ PIECES = st.builds(
     st.sampled_from([None, None, "f", "g", ""]),
     st.sampled_from([None, "", "{", '"x"', ":1", "}", "{}", '{"x":1}', " ", {"y": "é"}, {}, []]),
 )
-SOUP = st.lists(st.one_of(PIECES, PIECES, SAID, st.just([]), st.none()), max_size=9)
+ODD = st.one_of(
+    st.builds(of_choice, st.sampled_from([0, 0, None, 1]), TEXT, st.sampled_from([None, "stop"])),
+    st.builds(lambda text: {"function_call": {"name": "f", "arguments": text}}, TEXT),
+    st.sampled_from([[], None]),
+)
+SOUP = st.lists(st.one_of(PIECES, PIECES, SAID, ODD), max_size=9)
 FINISH = st.sampled_from(["stop", "tool_calls", "length", "STOP", "odd", "abort", "", None])
 
 
@@ -394,6 +432,6 @@ def test_odd_whole_answers_are_seen_as_they_are_recorded(path, shape):
 def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too():
     message = {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
     answer = {"id": "c", "choices": [{"index": 0, "message": message}]}
-    (choice,) = json.loads(read_whole(json.dumps(answer).encode()))["choices"]
+    (choice,) = json.loads(read_whole(json.dumps(answer).encode(), b""))["choices"]
     expected = (("", "", [("call_c_0", "f", '{"x": 1}')]), None)
     assert (seen_in(choice["message"]), choice["finish_reason"]) == expected

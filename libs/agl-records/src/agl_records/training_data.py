@@ -108,9 +108,11 @@ class ModelCall(Record):
     @property
     def tool_problem(self) -> tuple[ExclusionReason, str] | None:
         """The first call of a tool in the answer that no agent can make: its fault, in words."""
-        calls: Any = (self.response or {}).get("tool_calls") or []
+        said = self.response or {}
+        calls: Any = said.get("tool_calls") or []
+        older = [{"function": one} for one in [said.get("function_call")] if one]
         offered = set(map(_tool_name, self.tools))
-        for call in cast(list[Any], calls if isinstance(calls, list) else [calls]):
+        for call in [*cast(list[Any], calls if isinstance(calls, list) else [calls]), *older]:
             name = _tool_name(call)
             if not name:
                 return "broken_tool_call", "it calls a tool without a name"

@@ -59,6 +59,8 @@ class StreamedAnswer:
 
     def _choice(self, index: int) -> dict[str, Any]:
         choice, calls = self._choices[index], self._normalizer.calls(index)
+        if self._normalizer.goes_on_after_end(index):
+            choice = {**choice, "goes_on_after_end": True}
         if not calls:
             return choice
         called = {"tool_calls": [call.as_chat() for call in calls]}

@@ -71,6 +71,8 @@ class _Choice(Struct):
     """Of vLLM: the text that stopped it, or the id of a token."""
     matched_stop: Any = None
     """The same of SGLang."""
+    goes_on_after_end: bool = False
+    """Of a stream; ``StreamedAnswer`` sets it."""
 
     def as_message(self) -> Any:
         return self.message if self.text is None else {"role": "assistant", "content": self.text}
@@ -190,6 +192,8 @@ def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
 
 def _contradiction(choice: _Choice) -> str | None:
     """How a choice contradicts itself, in words."""
+    if choice.goes_on_after_end:
+        return f"its reason to finish is {choice.finish_reason!r}, and it goes on after it"
     try:
         message = {} if choice.text is not None else read_object(choice.message)
     except NOT_JSON:

@@ -72,8 +72,8 @@ class Exchange:
         """Whether the agent did not ask for the event with the usage."""
         self._rest = b""
         self._normalizer = Normalizer()
-        self._is_over = False
-        """The agent was told that the answer failed."""
+        self.failure: str | None = None
+        """What the agent was told of a stream that broke off."""
         self._has_finished = False
 
     def body_for(self, model: str, callbacks: Iterable[str]) -> bytes:
@@ -124,13 +124,16 @@ class Exchange:
 
     def broken(self, status: int, message: str) -> bytes:
         """What tells the agent that its stream breaks off; nothing when it was told before."""
-        if self._is_over:
+        if self.failure is not None:
             return b""
-        self._is_over = True
+        self.failure = message
+        return self._say_broken(status, message)
+
+    def _say_broken(self, status: int, message: str) -> bytes:
         return b"data: " + error_body(status, message) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
-        if self._is_over:
+        if self.failure is not None:
             return b""
         data = event_data(event)
         if not data:
@@ -138,12 +141,14 @@ class Exchange:
         if data == b"[DONE]":
             return event if self._has_finished else self.broken(502, UNFINISHED)
         try:
-            if self._normalizer.has_calls or not is_plain_chunk(data):
+            if self._normalizer.reads_each or not is_plain_chunk(data):
                 chunk = self._normalizer.read(data)
                 self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
                 if chunk != msgspec.json.decode(data):
                     data = dumps(chunk)
                     event = b"data: " + data + b"\n\n"
+            else:
+                self._normalizer.only_index = 0
             fields = read_object(data) if self._removed else {}
             if self._hides_usage and bytes(fields.get("choices", NULL)) == b"[]":
                 return b""

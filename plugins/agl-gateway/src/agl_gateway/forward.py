@@ -72,7 +72,7 @@ async def relay(
         return
     record.answer = body
     try:
-        record.answer = body = read_whole(body)
+        record.answer = body = read_whole(body, record.request)
         passed = exchange.whole(body)
     except NOT_JSON as error:
         raise RefusedError(
@@ -96,20 +96,21 @@ async def _relay_stream(
         async for chunk in answer.chunks():
             chunks.append(chunk)
             window = tail + chunk
-            # What agents get may be empty while an event is incomplete.
+            passed = exchange.chunk(chunk)
             if not is_done and b"[DONE]" in window and _DONE.search(window):
                 is_done = True
-                end(None)
+                end(exchange.failure)
                 await reply.settle()
             tail = window[-_DONE_LENGTH:]
-            if passed := exchange.chunk(chunk):
+            # What agents get may be empty while an event is incomplete.
+            if passed:
                 if record.first_token_time is None:
                     record.first_token_time = record.now()
                 await reply.write(passed)
     except BrokenOffError as error:
         failure = f"the backend broke off the stream: {error}"
     if not is_done:
-        failure = failure or assemble(chunks, record.request).problem()
+        failure = failure or exchange.failure or assemble(chunks, record.request).problem()
         end(failure)
         if failure is not None:
             await reply.end(exchange.end() + exchange.broken(502, failure))

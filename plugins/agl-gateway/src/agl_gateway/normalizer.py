@@ -101,6 +101,9 @@ class _Choice:
     by_index: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The call that the server's number means now."""
     finish_reason: str | None = None
+    goes_on_after_end: bool = False
+    older_name: str = ""
+    """Of the call of a function in the older form."""
 
 
 class Normalizer:
@@ -112,15 +115,21 @@ class Normalizer:
 
     def __init__(self, request: bytes = b"") -> None:
         self.request = request
+        self.only_index: Any = None
+        """What the server calls the choice, where one was asked for and it has said so."""
         self._num_asked: int | None = None
         self._choices: dict[int, _Choice] = {}
         self._answer_id: Any = None
-        self.has_calls = False
-        """A tool call has begun, and what comes may be the next piece of it."""
+        self.reads_each = False
+        """Also plain chunks: a call of a tool has begun, or the choice has another number."""
 
     def calls(self, index: int) -> list[ToolCall]:
         """The tool calls of a choice, in the order in which they began."""
         return self._choices[index].calls
+
+    def goes_on_after_end(self, index: int) -> bool:
+        """Whether something has come of a choice after its reason to finish."""
+        return self._choices[index].goes_on_after_end
 
     def end(self, index: int) -> None:
         """Nothing more comes of a choice.
@@ -182,16 +191,21 @@ class Normalizer:
         self._answer_id = chunk.get("id")
         chunk["choices"] = parts = chunk.get("choices") or []
         for part in parts:
-            if (index := part.get("index")) != 0 or type(index) is not int:
+            index = part.get("index")
+            if index != 0 or type(index) is not int or self.only_index != 0:
                 index = part["index"] = self._choice_number(index)
             if error := part.get("error"):
                 raise _reported(error)
             choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
             delta = part.get("delta")
+            if choice.finish_reason and _says_anything(part, delta or {}):
+                choice.goes_on_after_end = True
             if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
                 has_text = _take_texts(delta)
                 if has_text and choice.calls:
                     _pass(choice.calls)
+                if older := delta.get("function_call"):
+                    delta["function_call"] = _take_older(choice, older)
                 if pieces := delta.get("tool_calls"):
                     may_hold = not (is_whole or part.get("finish_reason"))
                     delta["tool_calls"] = [self._piece(choice, one, may_hold) for one in pieces]
@@ -205,6 +219,8 @@ class Normalizer:
                         sent = delta.get("tool_calls") or []
                         delta["tool_calls"] = [*sent, *map(_release, held)]
                     _pass(choice.calls)
+        if len(parts) > 1 and len({part["index"] for part in parts}) < len(parts):
+            raise ValueError("two pieces of one choice in a chunk")  # clients read the first
         if (usage := chunk.get("usage")) is not None and not isinstance(usage, dict):
             del chunk["usage"]
         return chunk
@@ -213,10 +229,14 @@ class Normalizer:
         """Which choice is meant; where one was asked for, servers number it as they like."""
         if self._num_asked is None:
             self._num_asked = _count_choices(self.request)
-        if self._num_asked == 1 or type(given) is not int or given < 0:
+        if self._num_asked == 1:
+            if given is not None and self.only_index not in (None, given):
+                raise ValueError(f"choice {given!r} after choice {self.only_index!r} of one answer")
+            self.only_index = self.only_index if given is None else given
+            self.reads_each |= self.only_index not in (None, 0)
             return 0
-        if given >= self._num_asked:
-            raise ValueError(f"choice {given} of {self._num_asked}, from 0")
+        if type(given) is not int or not 0 <= given < self._num_asked:
+            raise ValueError(f"choice {given!r} of {self._num_asked}, from 0")
         return given
 
     def _piece(self, choice: _Choice, piece: Json, may_hold: bool) -> Json:
@@ -264,7 +284,7 @@ class Normalizer:
         return same_id[-1] if call is not None and same_id and call not in same_id else call
 
     def _begin(self, choice: _Choice, call_id: str, kind: str) -> ToolCall:
-        self.has_calls = True
+        self.reads_each = True
         number = len(choice.calls)
         # The record is read from the same bytes later, and must come to the same id.
         made_up = "_".join(map(str, filter(None, ("call", self._answer_id, str(number)))))
@@ -272,8 +292,12 @@ class Normalizer:
         return call
 
 
-def read_whole(body: bytes) -> bytes:
+def read_whole(body: bytes, request: bytes) -> bytes:
     """An unstreamed answer in the one form; one that has it comes back as it is.
+
+    Args:
+        body: As it came.
+        request: What is answered.
 
     Raises:
         ValueError: The server says that the answer failed, or it is none.
@@ -286,6 +310,8 @@ def read_whole(body: bytes) -> bytes:
     try:
         if error := answer.get("error"):
             raise _reported(error)
+        if (given := len(answer["choices"])) > 1 and given > (asked := _count_choices(request)):
+            raise BrokenAnswerError(f"it has {given} choices, and {asked} were asked for")
         for choice in answer["choices"]:
             (part,) = Normalizer().take_message(answer, choice)["choices"]
             if "message" in choice:
@@ -311,6 +337,11 @@ def is_object(text: str) -> bool:
     return text.rstrip().endswith("}") and is_json_object(text)
 
 
+def _says_anything(part: Json, delta: Json) -> bool:
+    said = [part.get("text"), part.get("token_ids"), delta.get("tool_calls")]
+    return any([*said, delta.get("function_call"), *map(delta.get, TEXTS)])
+
+
 def _pass(calls: list[ToolCall], but: ToolCall | None = None) -> None:
     """Something else has come than a piece of these calls."""
     for call in calls:
@@ -328,6 +359,15 @@ def _release(call: ToolCall) -> Json:
 def _check_name(call: ToolCall) -> None:
     if not call.name:
         raise ValueError(f"tool call {call.number} has no name")
+
+
+def _take_older(choice: _Choice, piece: Json) -> Json:
+    """A piece of a call in the older form, whose name comes once."""
+    piece = {**piece, "arguments": _as_text(piece.get("arguments"))}
+    if (name := piece.get("name") or "") == choice.older_name:
+        piece.pop("name", None)
+    choice.older_name += name if "name" in piece else ""
+    return piece
 
 
 def _number(index: Any) -> int | None:

@@ -26,6 +26,7 @@ class _Texts(Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
+    function_call: None = None
 
 
 class _Message(_Texts):
@@ -37,14 +38,14 @@ class _Delta(_Texts):
 
 
 class _Part(Struct):
-    index: Annotated[int, Meta(ge=0, le=0)] = 0
+    index: Annotated[int, Meta(ge=0, le=0)]
     delta: _Delta | None = None
     finish_reason: None = None
     error: None = None
 
 
 class _Chunk(Struct):
-    choices: list[_Part]
+    choices: Annotated[list[_Part], Meta(min_length=1, max_length=1)]
     error: None = None
 
 
@@ -57,7 +58,7 @@ class _WholeChoice(Struct):
 
 
 class _Answer(Struct):
-    choices: list[_WholeChoice]
+    choices: Annotated[list[_WholeChoice], Meta(min_length=1, max_length=1)]
     error: None = None
 
 
@@ -66,7 +67,7 @@ _read_answer = msgspec.json.Decoder(_Answer).decode
 
 
 def is_plain_chunk(data: bytes) -> bool:
-    """Whether a chunk has the one form, without a tool call, an end or an error."""
+    """Whether a chunk has the one form, of choice 0, without a tool call, an end or an error."""
     try:
         _read_chunk(data)
     except NOT_JSON:
@@ -75,7 +76,7 @@ def is_plain_chunk(data: bytes) -> bool:
 
 
 def is_plain_answer(body: bytes) -> bool:
-    """Whether an unstreamed answer has the one form."""
+    """Whether an unstreamed answer has the one form, of one choice."""
     try:
         answer = _read_answer(body)
     except NOT_JSON:

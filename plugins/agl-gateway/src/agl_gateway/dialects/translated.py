@@ -95,6 +95,7 @@ class Translated(Exchange):
         """Calls that have begun, in the order of their numbers."""
         self._held: list[_Piece] = []
         """What waits for the end of that call."""
+        self._is_over = False
 
     def whole(self, answer: bytes) -> bytes:
         completion = msgspec.json.decode(answer)
@@ -121,15 +122,12 @@ class Translated(Exchange):
         rest, self._rest = self._rest, b""
         return self._event(rest) + (self._event(b"data: [DONE]") if self._ending else b"")
 
-    def broken(self, status: int, message: str) -> bytes:
-        if self._is_over:
-            return b""
-        self._is_over = True
+    def _say_broken(self, status: int, message: str) -> bytes:
         return self._stream.broken(status, message)
 
     def _event(self, event: bytes) -> bytes:
         data = event_data(event)
-        if not data or self._is_over:
+        if not data or self._is_over or self.failure is not None:
             return b""
         try:
             if data != b"[DONE]":
@@ -168,7 +166,11 @@ class Translated(Exchange):
             self._held.append(_Piece("text", text, logprobs))
         if refusal := delta.get("refusal"):
             self._held.append(_Piece("refusal", refusal))
+        if delta.get("function_call"):
+            raise ValueError("a call of the older form, 'function_call'")
         for piece in delta.get("tool_calls") or ():
+            if "custom" in piece:
+                raise ValueError("a call of a custom tool, and functions were offered")
             call = self._normalizer.calls(choice["index"])[piece["index"]]
             arguments = (piece.get("function") or {}).get("arguments") or ""
             if arguments or call.number >= self._num_calls:
