@@ -303,13 +303,13 @@ def test_what_is_said_of_an_advantage_has_its_penalties(batch, name):
     )
 
 
-def test_an_estimator_without_penalties_says_nothing_of_them(batch):
+def test_an_estimator_that_takes_no_penalties_refuses_them(batch):
     def foresee(rows):
         return Foreseen(penalties=[[-0.5] * row.num_sampled for row in rows])
 
     options = WeighingOptions(estimator={"type": "gdpo", "rewards": {"all": 1.0}})
-    for one in weigh(batch(), options, foresee):
-        assert "penalties" not in one.advantages[0].because
+    with pytest.raises(ConfigError, match="'gdpo' compares dimensions of the reward, and takes no"):
+        weigh(batch(), options, foresee)
 
 
 def test_an_unknown_estimator_is_named(batch):

@@ -287,6 +287,16 @@ def test_a_score_that_parts_a_stored_conversation_is_refused(agl):
     assert agl("import", file, "--reward", "good", "--path", "s.db")[0] == 2
 
 
+@pytest.mark.parametrize("later", [[trace(2, {"value": 0})], [trace(1), trace(2)]])
+def test_more_of_a_stored_conversation_is_refused(agl, later):
+    for traces, code in (([trace(1, {"value": 1})], 0), (later, 2)):
+        file = written("run.json", traces)
+        done, _, err = agl("import", "--from", "langfuse", file, "--path", "s.db")
+        assert done == code, err
+    assert "'se-1' is in the store as 'ro-" in err
+    assert stored() == {"se-1": (1, [1.0])}
+
+
 def test_spans_that_nobody_reads_are_counted_by_scope(agl):
     span = {"traceId": "a" * 32, "name": "llm", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
     spans = [

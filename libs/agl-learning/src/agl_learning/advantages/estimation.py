@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.comparisons import EstimatorFunction, Inputs
 from agl_learning.advantages.estimator_option import (
-    WITHOUT_PENALTIES,
     Estimated,
     Foreseen,
     describe_estimator,
@@ -77,6 +76,8 @@ def estimate(
         values_NT=values_NT,
     )
     name: str = options.estimator.type
+    if name == "gdpo" and model.penalties is not None:
+        raise ConfigError("'gdpo' compares dimensions of the reward, and takes no penalties")
     try:
         found = estimator(inputs)
     except AlgorithmError as error:  # only credits that do not fit the estimator are left
@@ -88,7 +89,7 @@ def estimate(
     is_by_token = returns_NT is not None or is_own
     text = f"{name} ({describe_estimator(name)})"
     penalties_N: list[float] = inputs.penalties_NT.sum(-1).tolist()  # pyright: ignore
-    is_penalised = model.penalties is not None and name not in WITHOUT_PENALTIES
+    is_penalised = model.penalties is not None and name != "reverse_kl"  # which takes them alone
     if is_penalised:
         rows_N = [
             [_with_penalty(row, penalty) for _, row in numbered]

@@ -43,10 +43,6 @@ ACROSS_TASKS = ("reinforce_plus_plus", "gae", "reverse_kl")
 """Estimators that look at the rollouts of a step whether they are siblings or not."""
 
 
-WITHOUT_PENALTIES = ("gdpo", "reverse_kl")
-"""Estimators that add no penalties to a reward."""
-
-
 @dataclass(frozen=True)
 class Foreseen:
     """What a model says of the sampled tokens before their advantages are made.
@@ -59,7 +55,7 @@ class Foreseen:
 
     Estimators along a rollout (``gae``, ``reinforce_plus_plus``) take each at its token, and
     ``reverse_kl`` takes nothing else. Those that compare siblings add the sum over a rollout's
-    tokens to the reward of each of its calls; ``gdpo``, which compares dimensions, takes none.
+    tokens to the reward of each of its calls; ``gdpo``, which compares dimensions, refuses them.
     """
     values: list[list[float]] | None = None
     """What a critic expects before each token."""

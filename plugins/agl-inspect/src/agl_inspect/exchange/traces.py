@@ -108,15 +108,27 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     was asked: the last message of a user. Of a rollout that the store has, only rewards are new.
 
     Raises:
-        ConfigError: A line is none of its form, or a span cannot be stored; nothing was written.
+        ConfigError: A line is none of its form, a span cannot be stored, or the store has a part of
+            a rollout; nothing was written.
     """
     spans = joined_spans(path, read, importer.ids)
     starts: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+    known: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     errors: dict[str, str | None] = {}
     for span in spans():
         starts[span.rollout_id].append((span.start_time or 0.0, span.span_id))
+        if importer.has(span.rollout_id) and not _is_reward(span):
+            known[span.rollout_id].add((span.trace_id, span.span_id))
         if span.parent_id is None:
             errors[span.rollout_id] = error_of(span) or errors.get(span.rollout_id)
+    for name, given in known.items():
+        rollout_id = importer.ids[name].rollout_id
+        stored = await importer.store.query_spans(rollout_id)
+        if new := given - {(one.trace_id, one.span_id) for one in stored}:
+            raise ConfigError(
+                f"{path}: {name!r} is in the store as {rollout_id!r}, without {len(new)} of its "
+                "spans. Import the whole into a new file"
+            )
     # Files have spans in the order in which they ended; a store numbers them as they began.
     numbers = {
         rollout_id: {span_id: n for n, (_, span_id) in enumerate(sorted(of_spans), start=1)}
