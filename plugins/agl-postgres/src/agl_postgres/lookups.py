@@ -15,17 +15,12 @@ T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def _columns(*columns: str) -> str:
-    # What psycopg would read, it leaves to us as text.
-    return ", ".join(f"{one}::text" if one.endswith("metadata") else one for one in columns)
-
-
 SQL: Final = statements(
     {
-        "rollout": _columns(*(f"r.{name}" for name in rows.ROLLOUT_FIELDS)),
+        "rollout": ", ".join(f"r.{name}" for name in rows.ROLLOUT_FIELDS),
         # Attempts have the number of their rollout, and not its id.
-        "attempt": _columns(
-            *(f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in rows.ATTEMPT_FIELDS)
+        "attempt": ", ".join(
+            f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in rows.ATTEMPT_FIELDS
         ),
         "worker": ", ".join(rows.WORKER_FIELDS),
         "resources": rows.RESOURCES_COLUMNS,
@@ -51,7 +46,7 @@ class PostgresLookups(SqlLookups):
 
     sql = SQL
     never = "'infinity'"
-    of_run = "r.metadata ->> 'run'"
+    of_run = r"replace(replace(r.metadata, '\\', '\u005c'), '\u0000', '\ufffd')::json ->> 'run'"
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,7 +55,7 @@ class PostgresLookups(SqlLookups):
         return ask(self._connection, sql, values).fetchall()
 
     def within(self, column: str, values: Iterable[Any]) -> tuple[str, list[Any]]:
-        return f"{column} = ANY(?)", [array(values)]
+        return f"{column} = ANY(?)", [storable(values)]
 
     def contains(self, column: str) -> str:
         return f"strpos({column}, ?) > 0"
@@ -76,6 +71,10 @@ class PostgresLookups(SqlLookups):
         return [found[key] for key in keys]
 
 
-def array(values: Iterable[Any]) -> list[Any]:
-    """As an array, which holds no text with a NUL: nobody has stored one."""
-    return [one for one in values if "\0" not in str(one)]
+def storable(keys: Iterable[T]) -> list[T]:
+    """Those without a NUL, which no text of PostgreSQL has: the others nobody has stored."""
+
+    def has_nul(key: Any) -> bool:
+        return any(map(has_nul, key)) if isinstance(key, tuple) else "\0" in str(key)
+
+    return [key for key in keys if not has_nul(key)]

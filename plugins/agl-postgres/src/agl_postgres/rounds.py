@@ -23,7 +23,7 @@ import psycopg
 
 from agl.errors import StoreUnavailableError
 from agl.store.waiting import Effects
-from agl_postgres.lookups import SQL, Connection, PostgresLookups, array, ask
+from agl_postgres.lookups import SQL, Connection, PostgresLookups, ask, storable
 from agl_sqlite.ids import number_of
 from agl_sqlite.rows import resources_of, rollout_of, stored_attempt_of, worker_of
 
@@ -34,6 +34,9 @@ FEW_ROUNDS = 8
 ASK_SECONDS = 30.0
 """So long it is asked whether a transaction was kept whose answer was lost."""
 _KEPT: Final = "UPDATE server SET number = ? WHERE id = ?"
+MOST_OVERDUE = 1000
+"""So many attempts are looked at in one transaction, and the next ones in the next."""
+_FIRST = (float("-inf"), 0)
 _WRITTEN: Final = (
     *("insert_rollout", "move_rollout", "edit_rollout", "insert_attempt", "save_attempt"),
     *("insert_span", "save_worker", "save_document", "save_resources"),
@@ -124,6 +127,8 @@ class Rounds(PostgresLookups):
         self._id = uuid.uuid4().hex
         ask(self._connection, "INSERT INTO server VALUES (?, ?)", [self._id, self._last])
         self._connection.commit()
+        self._looked_until: tuple[float, int] = _FIRST
+        """Deadline and number of the last attempt that the watchdog has seen."""
         self._goes_on = False
         """Whether the transaction does, with another round."""
         self._start_over()
@@ -293,10 +298,10 @@ class Rounds(PostgresLookups):
                 self._is_marked = True
             self._send_others(send, wanted)
             for kind, how in _READS.items():
-                if keys := list(wanted.get(kind, ())):
-                    self._read[kind] |= {key: how.nothing() for key in keys}
+                self._read[kind] |= {key: how.nothing() for key in wanted.get(kind, ())}
+                if keys := storable(wanted.get(kind, ())):
                     columns = zip(*keys, strict=True) if isinstance(keys[0], tuple) else [keys]
-                    values = [array(map(how.value, column)) for column in columns]
+                    values = [list(map(how.value, column)) for column in columns]
                     send(how.statement, lambda rows, take=how.take: take(self._read, rows), *values)
             for kind, numbers in self._numbers.items():
                 least = self.num_claims if kind == "attempt" else 0
@@ -322,13 +327,16 @@ class Rounds(PostgresLookups):
             wish = max(self.num_claims, len(held))  # twice as many each time
             send("queue", lambda rows: self._take_queue(rows, wish), held, wish)
         if nows := wanted.get("overdue"):
-            take = self._read["overdue"].__setitem__
-            send("overdue_since", lambda rows: take(None, rows), max(nows))
+            send("overdue_since", self._take_overdue, max(nows), *self._looked_until, MOST_OVERDUE)
         if "latest" in wanted:
             latest = self._read["latest"].update
             send("latest_resources_id", lambda rows: latest({None: [*first_of(rows), None][0]}))
         if rollouts := wanted.get("rollout"):
             send("lock_rollouts", lambda rows: None, sorted(map(number_of, rollouts)))
+
+    def _take_overdue(self, rows: Rows) -> None:
+        self._read["overdue"][None] = [row[:2] for row in rows]
+        self._looked_until = rows[-1][2:] if len(rows) == MOST_OVERDUE else _FIRST
 
     def _take_queue(self, rows: Rows, wish: int) -> None:
         for rollout in map(rollout_of, rows):

@@ -1,8 +1,8 @@
--- Version 1. Integers inside; the text ids carry them (agl_sqlite/ids.py). JSON stands in text
+-- Version 2. Integers inside; the text ids carry them (agl_sqlite/ids.py). JSON stands in text
 -- columns where no query looks into it. Texts are compared by their bytes, as all stores compare
 -- them. Instants are unix seconds.
 
-CREATE TABLE agl_version AS SELECT 1 AS version;
+CREATE TABLE agl_version AS SELECT 2 AS version;
 CREATE SEQUENCE rollouts;
 CREATE SEQUENCE attempts;
 CREATE SEQUENCE positions;
@@ -19,14 +19,16 @@ CREATE TABLE rollout (
     position     bigint,           -- place in the queue; NULL when not in it
     input        text NOT NULL,
     config       text NOT NULL,
-    metadata     json,
+    metadata     text,
     key          text COLLATE "C", -- by which the same task is not queued twice
     reward       float8            -- of one that succeeded
 ) WITH (fillfactor = 80);
 CREATE UNIQUE INDEX ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX ON rollout (position) WHERE position IS NOT NULL;
 CREATE INDEX ON rollout (status, n);
-CREATE INDEX ON rollout ((metadata ->> 'run'), n);
+-- Who asks has to write this expression as it stands here. No text of PostgreSQL has a NUL, also not
+-- one that is read out of JSON.
+CREATE INDEX ON rollout ((replace(replace(metadata, '\\', '\u005c'), '\u0000', '\ufffd')::json ->> 'run'), n);
 CREATE INDEX ON rollout (reward, n) WHERE reward IS NOT NULL;
 
 -- key is that of the request that made it, which may be repeated; reward_place is that of the span

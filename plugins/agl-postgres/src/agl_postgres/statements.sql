@@ -26,8 +26,8 @@ SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r 
 WHERE t.n = ANY(?) ORDER BY t.sequence_id;
 
 -- name: overdue_since
-SELECT r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE t.deadline < ? ORDER BY t.deadline LIMIT 1000;
+SELECT r.rollout_id, t.attempt_id, t.deadline, t.a FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.deadline < ? AND (t.deadline, t.a) > (?, ?) ORDER BY t.deadline, t.a LIMIT ?;
 
 -- name: workers
 SELECT {worker} FROM worker WHERE worker_id = ANY(?);

@@ -8,7 +8,7 @@ from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_postgres.database import PostgresDatabase
 from agl_postgres.doorbell import Doorbell
-from agl_postgres.lookups import SQL, Connection, array, ask
+from agl_postgres.lookups import SQL, Connection, ask, storable
 from agl_sqlite.database_store import DatabaseStore
 from agl_sqlite.ids import number_of
 
@@ -36,8 +36,8 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         """Grows whenever the queue may hold something that it did not."""
         self._empty_since = -1
         """The ``_news`` of a claim that found nothing."""
-        self._told_nothing: set[tuple[str | None, str | None]] = set()
-        """Workers and keys that have been told so since."""
+        self._told_nothing: dict[str | None, str | None] = {}
+        """Workers that have been told so since, with the key of their last claim."""
         self._listening_since += self._database.ahead
         answer, database = weakref.WeakMethod(self._hear), self._database
         self._doorbell = Doorbell(
@@ -63,7 +63,7 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
             if count:
                 self._news += 1
                 self._queue_waiters.wake(count)
-        if waited_for := array(self._end_waiters.by_rollout.copy()):
+        if waited_for := storable(self._end_waiters.by_rollout.copy()):
             rows = ask(connection, SQL["ended"], [list(map(number_of, waited_for)), waited_for])
             self._end_waiters.ended([row[0] for row in rows.fetchall()])
 
@@ -74,15 +74,15 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         claimed = await super()._claim(limit, worker_id, key)
         if not claimed and news == self._news:
             if self._empty_since != news:
-                self._empty_since, self._told_nothing = news, set()
-            self._told_nothing.add((worker_id, key))
+                self._empty_since, self._told_nothing = news, {}
+            self._told_nothing[worker_id] = key
         return claimed
 
     def _has_queued(self) -> bool:
         return self._empty_since != self._news
 
     def _has_nothing_for(self, worker_id: str | None, key: str | None) -> bool:
-        return (worker_id, key) in self._told_nothing
+        return (worker_id, key) in self._told_nothing.items()
 
     def _write_something(self, tables: Any, now: float) -> None:
         tables.touch()

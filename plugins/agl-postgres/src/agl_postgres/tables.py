@@ -8,7 +8,7 @@ from agl.store.engine.tables import StoredAttempt, attempted
 from agl.store.packed_span import AnySpan
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_of_record, json_of
-from agl_postgres.lookups import SQL, array, ask
+from agl_postgres.lookups import SQL, ask, storable
 from agl_postgres.rounds import Missing, Rounds, Rows, first_of, lock_number
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.rows import (
@@ -54,11 +54,11 @@ class PostgresTables(Rounds):
         locks = sorted(lock_number("document", (kind, key)) for key in keys)
         ask(self._connection, SQL["lock"], [locks])
         sql = "DELETE FROM document WHERE kind = ? AND key = ANY(?)"
-        return ask(self._connection, sql, [kind, array(keys)]).rowcount
+        return ask(self._connection, sql, [kind, storable(keys)]).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
         self._directly()
-        ids = list(map(number_of, rollout_ids)), array(rollout_ids)
+        ids = list(map(number_of, rollout_ids)), storable(rollout_ids)
         known = self.rows(SQL["rollouts_to_delete"], ids)
         numbers = [number for number, _ in known]
         latest = self.one("latest_resources_id")
