@@ -432,6 +432,6 @@ def test_odd_whole_answers_are_seen_as_they_are_recorded(path, shape):
 def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too():
     message = {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
     answer = {"id": "c", "choices": [{"index": 0, "message": message}]}
-    (choice,) = json.loads(read_whole(json.dumps(answer).encode(), b""))["choices"]
+    (choice,) = json.loads(read_whole(json.dumps(answer).encode(), b"").body)["choices"]
     expected = (("", "", [("call_c_0", "f", '{"x": 1}')]), None)
     assert (seen_in(choice["message"]), choice["finish_reason"]) == expected

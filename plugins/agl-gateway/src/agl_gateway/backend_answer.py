@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agl.semconv import ModelCallAttributes as Key
-from agl_gateway.dialect import dumps, read_object
+from agl_gateway.dialect import dumps
 from agl_gateway.errors import NOT_JSON, shorten
+from agl_gateway.plain_form import read_object
 
 MOST_NAMED = 8
 """So many unreadable fields of one answer are named."""
@@ -31,7 +32,6 @@ _SPECIAL = re.compile(r"<[^<>]*>|\[[A-Z_]+\]")
 
 class _Token(Struct, gc=False):
     logprob: float
-    token: Any = None
 
 
 class _Logprobs(Struct):
@@ -149,8 +149,13 @@ def _known(kind: Any, body: bytes | Raw, path: str, unreadable: list[str]) -> An
     return None
 
 
-def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
-    """What a span of the answer has; None for what the answer does not say."""
+def answer_attributes(answer: BackendAnswer, body: bytes) -> dict[str, Any]:
+    """What a span of the answer has; None for what the answer does not say.
+
+    Args:
+        answer: As ``read_answer`` gives it.
+        body: What it was read from.
+    """
     attributes: dict[str, Any] = {
         Key.RESPONSE_ID.value: as_text(answer.id),
         Key.RESPONSE_MODEL.value: as_text(answer.model),
@@ -177,7 +182,7 @@ def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
         Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
         Key.MODEL_VERSION.value: _version(first, answer),
         Key.VERSION_SPANS.value: _version_spans(first),
-        Key.CONTRADICTION.value: _contradiction(first),
+        Key.CONTRADICTION.value: _contradiction(first, answer, body),
     }
     for index, choice in enumerate(choices[1:], 1):
         prefix = f"{Key.CHOICE.value}.{index}"
@@ -186,11 +191,11 @@ def answer_attributes(answer: BackendAnswer) -> dict[str, Any]:
         attributes[f"{prefix}.logprobs"] = logprobs or None
         attributes[f"{prefix}.model_version"] = _version(choice, answer)
         attributes[f"{prefix}.model_version_spans"] = _version_spans(choice)
-        attributes[f"{prefix}.contradiction"] = _contradiction(choice)
+        attributes[f"{prefix}.contradiction"] = _contradiction(choice, answer, body)
     return attributes
 
 
-def _contradiction(choice: _Choice) -> str | None:
+def _contradiction(choice: _Choice, answer: BackendAnswer, body: bytes) -> str | None:
     """How a choice contradicts itself, in words."""
     if choice.goes_on_after_end:
         return f"its reason to finish is {choice.finish_reason!r}, and it goes on after it"
@@ -206,8 +211,12 @@ def _contradiction(choice: _Choice) -> str | None:
     stopped_by = choice.stop_reason or choice.matched_stop
     if reason == "length" or isinstance(stopped_by, str) or choice.text or said - _ROLE:
         return None
-    tokens = (choice.logprobs and choice.logprobs.content) or []
-    texts = [token.token for token in tokens[:-1] if isinstance(token.token, str)]
+    if not (choice.logprobs and choice.logprobs.content):
+        return None
+    # Its texts are read only here, as reading them takes longer than all else.
+    said: Any = msgspec.json.decode(body)["choices"][answer.choices.index(choice)]
+    tokens = [one.get("token") for one in said["logprobs"]["content"][:-1]]
+    texts = [token for token in tokens if isinstance(token, str)]
     if unsaid := "".join(text for text in texts if not _SPECIAL.fullmatch(text)).strip():
         return f"it says nothing, and its tokens say {shorten(unsaid.encode(), 80)!r}"
     return None

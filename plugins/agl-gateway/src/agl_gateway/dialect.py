@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
 from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer
-from agl_gateway.plain_form import is_plain_chunk
+from agl_gateway.plain_form import WholeAnswer, is_plain_chunk, read_object, read_objects
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 
 EXTENSIONS = {
@@ -26,9 +26,6 @@ TRUE = Raw(b"true")
 WITH_USAGE = Raw(b'{"include_usage":true}')
 _OFF = (b"null", b"false")
 
-read_object = msgspec.json.Decoder(dict[str, Raw]).decode
-"""The fields of a JSON object, each as the bytes that it came as."""
-_read_objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 dumps = msgspec.json.Encoder().encode
 """JSON as vLLM and OpenAI write it: compact, unescaped."""
 
@@ -101,16 +98,14 @@ class Exchange:
                 added["stream_options"] = WITH_USAGE
         return dumps({**fields, "model": model, **added})
 
-    def whole(self, answer: bytes) -> bytes:
+    def whole(self, answer: WholeAnswer) -> bytes:
         """What the agent gets for a complete answer.
 
         Raises:
             ValueError: It is no answer of this kind.
         """
-        fields = read_object(answer)
-        if not bytes(fields.get("choices", NULL)).startswith(b"["):
-            raise ValueError("it has no list of choices")
-        return dumps(fields) if self._remove(fields) else answer
+        removed = self._remove(answer.fields, answer.choices)
+        return dumps(answer.fields) if removed else answer.body
 
     def chunk(self, data: bytes) -> bytes:
         """What the agent gets for the next piece of a stream; pieces end anywhere."""
@@ -149,21 +144,22 @@ class Exchange:
                     event = b"data: " + data + b"\n\n"
             else:
                 self._normalizer.only_index = 0
-            fields = read_object(data) if self._removed else {}
-            if self._hides_usage and bytes(fields.get("choices", NULL)) == b"[]":
+            if not self._removed:
+                return event
+            fields = read_object(data)
+            choices = read_objects(fields["choices"]) if "choices" in fields else []
+            if self._hides_usage and "choices" in fields and not choices:
                 return b""
-            return b"data: " + dumps(fields) + b"\n\n" if self._remove(fields) else event
+            removed = self._remove(fields, choices)
+            return b"data: " + dumps(fields) + b"\n\n" if removed else event
         except BrokenAnswerError as failure:
             told = self.broken(502, str(failure))
             return event if failure.is_event else told
 
-    def _remove(self, fields: dict[str, Raw]) -> bool:
+    def _remove(self, fields: dict[str, Raw], choices: list[dict[str, Raw]]) -> bool:
         """Take out what the agent did not ask for; whether there was any."""
         removed = self._removed
-        if not removed or "choices" not in fields:
-            return False
         found = "return_token_ids" in removed and fields.pop("prompt_token_ids", None) is not None
-        choices = _read_objects(fields["choices"])
         edited = False
         for choice in choices:
             for key in self._removed_keys:

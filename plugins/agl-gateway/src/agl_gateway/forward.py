@@ -72,8 +72,9 @@ async def relay(
         return
     record.answer = body
     try:
-        record.answer = body = read_whole(body, record.request)
-        passed = exchange.whole(body)
+        whole = read_whole(body, record.request)
+        record.answer = whole.body
+        passed = exchange.whole(whole)
     except NOT_JSON as error:
         raise RefusedError(
             502,

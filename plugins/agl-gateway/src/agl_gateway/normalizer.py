@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, is_json_object, message_of, shorten
-from agl_gateway.plain_form import is_plain_answer
+from agl_gateway.plain_form import WholeAnswer, is_plain_answer, open_whole
 from agl_records.dialects.chat import finish_reason
 
 FAILED = {"error", "abort", "aborted", "cancelled", "canceled", "failed", "timeout"}
@@ -292,8 +292,8 @@ class Normalizer:
         return call
 
 
-def read_whole(body: bytes, request: bytes) -> bytes:
-    """An unstreamed answer in the one form; one that has it comes back as it is.
+def read_whole(body: bytes, request: bytes) -> WholeAnswer:
+    """An unstreamed answer in the one form; the body of one that has it is as it came.
 
     Args:
         body: As it came.
@@ -302,11 +302,10 @@ def read_whole(body: bytes, request: bytes) -> bytes:
     Raises:
         ValueError: The server says that the answer failed, or it is none.
     """
-    if is_plain_answer(body):
-        return body
+    opened = open_whole(body)
+    if is_plain_answer(opened):
+        return opened
     answer = msgspec.json.decode(body)
-    if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
-        return body
     try:
         if error := answer.get("error"):
             raise _reported(error)
@@ -323,7 +322,7 @@ def read_whole(body: bytes, request: bytes) -> bytes:
         raise ValueError(str(failure)) from None
     except WRONG_FORM as failure:
         raise ValueError(f"it has a wrong form: {failure!r}") from None
-    return msgspec.json.encode(answer)
+    return open_whole(msgspec.json.encode(answer))
 
 
 def _reported(error: Any, is_event: bool = False) -> BrokenAnswerError:

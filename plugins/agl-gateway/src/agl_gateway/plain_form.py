@@ -1,13 +1,14 @@
 """Which answers have the form that ``Normalizer`` makes: these it need not read."""
 
-from typing import Annotated, Literal
+from typing import Annotated, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Raw, Struct
 
 from agl_gateway.errors import NOT_JSON
 
-_FinishReason = Literal["stop", "length", "tool_calls", "content_filter"] | None
+_ENDS = (b"null", b'"stop"', b'"length"', b'"tool_calls"', b'"content_filter"')
+_NULL = Raw(b"null")
 _Name = Annotated[str, Meta(min_length=1)]
 
 
@@ -49,21 +50,19 @@ class _Chunk(Struct):
     error: None = None
 
 
-class _WholeChoice(Struct):
-    message: _Message | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    """Of completions, which have no message."""
-    finish_reason: _FinishReason = None
-    error: None = None
-
-
-class _Answer(Struct):
-    choices: Annotated[list[_WholeChoice], Meta(min_length=1, max_length=1)]
-    error: None = None
-
-
 _read_chunk = msgspec.json.Decoder(_Chunk).decode
-_read_answer = msgspec.json.Decoder(_Answer).decode
+_read_message = msgspec.json.Decoder(_Message).decode
+read_object = msgspec.json.Decoder(dict[str, Raw]).decode
+"""The fields of a JSON object, each as the bytes that it came as."""
+read_objects = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+
+
+class WholeAnswer(NamedTuple):
+    """An unstreamed answer, taken apart."""
+
+    body: bytes
+    fields: dict[str, Raw]
+    choices: list[dict[str, Raw]]
 
 
 def is_plain_chunk(data: bytes) -> bool:
@@ -75,10 +74,31 @@ def is_plain_chunk(data: bytes) -> bool:
     return True
 
 
-def is_plain_answer(body: bytes) -> bool:
+def open_whole(body: bytes) -> WholeAnswer:
+    """Take an unstreamed answer apart.
+
+    Raises:
+        ValueError: It is none.
+    """
+    fields = read_object(body)
+    if not bytes(fields.get("choices", _NULL)).startswith(b"["):
+        raise ValueError("it has no list of choices")
+    return WholeAnswer(body, fields, read_objects(fields["choices"]))
+
+
+def is_plain_answer(answer: WholeAnswer) -> bool:
     """Whether an unstreamed answer has the one form, of one choice."""
+    if len(answer.choices) != 1 or bytes(answer.fields.get("error", _NULL)) != b"null":
+        return False
+    (choice,) = answer.choices
+    if bytes(choice.get("finish_reason", _NULL)) not in _ENDS:
+        return False
+    if bytes(choice.get("error", _NULL)) != b"null":
+        return False
+    if "message" not in choice:  # of completions
+        return bytes(choice.get("text", _NULL)).startswith(b'"')
     try:
-        answer = _read_answer(body)
+        _read_message(choice["message"])
     except NOT_JSON:
         return False
-    return not any(one.message is UNSET and one.text is UNSET for one in answer.choices)
+    return True

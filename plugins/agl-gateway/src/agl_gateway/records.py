@@ -110,7 +110,7 @@ class CallRecord:
         answer = self._known = self._answer()
         if answer is None or not answer.choices:
             return 0, 0
-        attributes = answer_attributes(answer)
+        attributes = answer_attributes(answer, self.answer or b"")
         said = (attributes[Key.INPUT_TOKENS.value], attributes[Key.OUTPUT_TOKENS.value])
         texts = (self.request, attributes[Key.OUTPUT_MESSAGES.value])
         input_tokens, output_tokens = (
@@ -196,7 +196,7 @@ class CallRecord:
         if self.first_token_time is not None:
             attributes[Key.TIME_TO_FIRST_TOKEN.value] = self.first_token_time - self.start_time
         if answer is not None:
-            attributes |= answer_attributes(answer)
+            attributes |= answer_attributes(answer, self.answer or b"")
         attributes[Key.UNREADABLE.value] = self.unreadable or None
         attributes[Key.OVERRIDDEN.value] = self.overridden
         attributes[Key.ERROR.value] = self.error

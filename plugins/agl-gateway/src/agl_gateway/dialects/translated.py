@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, read_object, split_events
+from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, split_events
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
 from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, ToolCall, is_object, wrong_form
+from agl_gateway.plain_form import WholeAnswer, read_object
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
 from agl_records.dialects.fields import FieldError, Fields
 
@@ -97,11 +98,11 @@ class Translated(Exchange):
         """What waits for the end of that call."""
         self._is_over = False
 
-    def whole(self, answer: bytes) -> bytes:
-        completion = msgspec.json.decode(answer)
-        choices = completion.get("choices") if isinstance(completion, dict) else None
-        if not choices or not isinstance(choices[0], dict) or "message" not in choices[0]:
-            raise ValueError("it has no list of choices with messages")
+    def whole(self, answer: WholeAnswer) -> bytes:
+        completion = msgspec.json.decode(answer.body)
+        choices = completion["choices"]
+        if len(choices) != 1 or "message" not in choices[0]:
+            raise ValueError("it has no list of choices with one message")
         try:
             return dumps(self._translate(completion, choices[0]))
         except WRONG_FORM as failure:
