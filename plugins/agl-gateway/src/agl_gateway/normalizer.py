@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agl_gateway.errors import NOT_JSON, WRONG_FORM, is_json_object, message_of, shorten
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, message_of, shorten
 from agl_gateway.plain_form import WholeAnswer, is_plain_answer, open_whole
+from agl_gateway.tool_calls import ARGUMENTS, ToolCall, pass_calls
 from agl_records.dialects.chat import finish_reason
 
 FAILED = {"error", "abort", "aborted", "cancelled", "canceled", "failed", "timeout"}
@@ -45,53 +46,6 @@ def wrong_form(data: bytes, failure: Exception) -> BrokenAnswerError:
     """What reading an event has raised, as an error of the server."""
     message = "the backend sent an event that is no part of an answer"
     return BrokenAnswerError(f"{message}: {shorten(data)} ({failure!r})")
-
-
-@dataclass(eq=False)
-class ToolCall:
-    """A tool call, as far as it has come; its kind is ``function`` or ``custom``."""
-
-    number: int
-    call_id: str
-    has_own_id: bool
-    """The server gave the id."""
-    kind: str
-    name: str = ""
-    arguments: str = ""
-    is_passed: bool = False
-    """Something else has come since."""
-    is_closed: bool = False
-    """Its arguments were complete then."""
-    holds_object: bool = False
-    """An empty object has come as arguments: a placeholder, if text comes after it."""
-
-    def as_chat(self) -> Json:
-        """The call as a message has it."""
-        said = {"name": self.name, _ARGUMENTS[self.kind]: self.arguments}
-        return {"id": self.call_id, "type": self.kind, self.kind: said}
-
-    def begins_another(self, call_id: str, name: str, is_numbered: bool) -> bool:
-        """Whether a piece that seems to be of this call begins another one.
-
-        Args:
-            call_id: That of the piece, or nothing.
-            name: That of the piece, or nothing.
-            is_numbered: The server's number of the piece is that of this call.
-        """
-        if call_id and self.has_own_id and call_id != self.call_id:
-            return True
-        if not name or not self.name:
-            return False
-        arguments = "{}" if self.holds_object else self.arguments
-        if call_id and self.has_own_id:
-            return (bool(arguments) or self.is_passed) and name != self.name
-        if name == self.name and is_numbered and not is_json_object(arguments):
-            return False  # its name comes with each piece
-        another = self.is_passed and name != self.name
-        return bool(arguments) or another or not is_numbered
-
-
-_ARGUMENTS = {"function": "arguments", "custom": "input"}
 
 
 @dataclass
@@ -137,7 +91,7 @@ class Normalizer:
         Raises:
             ValueError: A tool call has no name.
         """
-        _pass(self.calls(index))
+        pass_calls(self.calls(index))
 
     def read(self, data: bytes) -> Json:
         """The chunk that an event of a stream holds.
@@ -203,7 +157,7 @@ class Normalizer:
             if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
                 has_text = _take_texts(delta)
                 if has_text and choice.calls:
-                    _pass(choice.calls)
+                    pass_calls(choice.calls)
                 if older := delta.get("function_call"):
                     delta["function_call"] = _take_older(choice, older)
                 if pieces := delta.get("tool_calls"):
@@ -217,8 +171,8 @@ class Normalizer:
                     if held := [call for call in choice.calls if call.holds_object]:
                         delta = part["delta"] = part.get("delta") or {}
                         sent = delta.get("tool_calls") or []
-                        delta["tool_calls"] = [*sent, *map(_release, held)]
-                    _pass(choice.calls)
+                        delta["tool_calls"] = [*sent, *(call.release() for call in held)]
+                    pass_calls(choice.calls)
         if len(parts) > 1 and len({part["index"] for part in parts}) < len(parts):
             raise ValueError("two pieces of one choice in a chunk")  # clients read the first
         if (usage := chunk.get("usage")) is not None and not isinstance(usage, dict):
@@ -243,7 +197,7 @@ class Normalizer:
         """A piece of a tool call: ``index`` counts calls, and only the first piece has an id."""
         kind = "custom" if piece.get("custom") else "function"
         said: Json = piece.get(kind) or {}
-        arguments = said.get(_ARGUMENTS[kind])
+        arguments = said.get(ARGUMENTS[kind])
         name, text = said.get("name") or "", _as_text(arguments)
         index, call_id = _number(piece.get("index")), str(piece.get("id") or "")
         call, is_new = self._meant(choice, index, call_id), False
@@ -254,18 +208,18 @@ class Normalizer:
         if index is not None:
             choice.by_index[index] = call
         call.name += name
-        _pass(choice.calls, call)
+        pass_calls(choice.calls, call)
         if call.is_closed:
             if text.strip():
                 raise ValueError(f"more arguments of tool call {call.number} after their end")
             text = ""
         if text:
-            _check_name(call)
+            call.check_name()
             # Where a server begins with an empty object, the text after it is all of it.
             call.holds_object = may_hold and not call.arguments and arguments == {}
             text = "" if call.holds_object else text
             call.arguments += text
-        taken, given = {**piece, "index": call.number}, {"name": name, _ARGUMENTS[kind]: text}
+        taken, given = {**piece, "index": call.number}, {"name": name, ARGUMENTS[kind]: text}
         if is_new:
             taken |= {"id": call.call_id, "type": piece.get("type") or kind}
         else:
@@ -331,33 +285,9 @@ def _reported(error: Any, is_event: bool = False) -> BrokenAnswerError:
     return BrokenAnswerError(message, is_event)
 
 
-def is_object(text: str) -> bool:
-    """Whether it is a whole JSON object, as complete arguments are."""
-    return text.rstrip().endswith("}") and is_json_object(text)
-
-
 def _says_anything(part: Json, delta: Json) -> bool:
     said = [part.get("text"), part.get("token_ids"), delta.get("tool_calls")]
     return any([*said, delta.get("function_call"), *map(delta.get, TEXTS)])
-
-
-def _pass(calls: list[ToolCall], but: ToolCall | None = None) -> None:
-    """Something else has come than a piece of these calls."""
-    for call in calls:
-        if call is not but and not call.is_closed:
-            _check_name(call)
-            call.is_passed, call.is_closed = True, is_object(call.arguments)
-
-
-def _release(call: ToolCall) -> Json:
-    """The arguments of a call after whose empty object nothing has come."""
-    call.holds_object, call.arguments = False, "{}"
-    return {"index": call.number, call.kind: {_ARGUMENTS[call.kind]: "{}"}}
-
-
-def _check_name(call: ToolCall) -> None:
-    if not call.name:
-        raise ValueError(f"tool call {call.number} has no name")
 
 
 def _take_older(choice: _Choice, piece: Json) -> Json:

@@ -7,9 +7,10 @@ import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, split_events
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
-from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, ToolCall, is_object, wrong_form
+from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, wrong_form
 from agl_gateway.plain_form import WholeAnswer, read_object
 from agl_gateway.response_history import NO_HISTORY, AttemptHistory
+from agl_gateway.tool_calls import ToolCall, is_object
 from agl_records.dialects.fields import FieldError, Fields
 
 
