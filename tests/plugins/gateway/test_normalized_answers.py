@@ -243,6 +243,12 @@ SHAPES = {
     "no name": (events(piece(0, "a", None, "{}")), "tool call 0 has no name"),
     "arguments after their end": (events(piece(0, *A), piece(1, *B), piece(0, arguments="!")),
                                   "more arguments of tool call 0"),
+    "a call after the end": (events(of_choice(0, "a", "stop"), piece(0, *A)), ("", "a", [A])),
+    "an object after the end": (
+        events(of_choice(0, "a", "stop"), piece(0, "a", "f", {}), finish=None),
+        ("", "a", [("a", "f", "{}")])),
+    "a call without a name after the end": (
+        events(of_choice(0, "a", "stop"), piece(0, "a"), finish=None), "tool call 0 has no name"),
     "no finish_reason": (events({"content": "a"}, finish=None), "ended before"),
     "an unknown part": (events({"content": [{"type": "video"}]}), "a part of type 'video'"),
 }  # fmt: skip

@@ -25,9 +25,13 @@ class StreamedAnswer:
         """Why this is no whole answer, if it is none."""
         if self._failure is not None:
             return self._failure
-        if self._choices and all(one.get("finish_reason") for one in self._choices.values()):
-            return None
-        return UNFINISHED
+        if not self._choices or not all(one.get("finish_reason") for one in self._choices.values()):
+            return UNFINISHED
+        try:
+            self._normalizer.end()
+        except ValueError as failure:
+            return str(failure)
+        return None
 
     def add(self, data: bytes) -> bool:
         """Take in one event; False when the answer ends with it."""

@@ -133,9 +133,10 @@ class Exchange:
         data = event_data(event)
         if not data:
             return event
-        if data == b"[DONE]":
-            return event if self._has_finished else self.broken(502, UNFINISHED)
         try:
+            if data == b"[DONE]":
+                self._normalizer.end()
+                return event if self._has_finished else self.broken(502, UNFINISHED)
             if self._normalizer.reads_each or not is_plain_chunk(data):
                 chunk = self._normalizer.read(data)
                 self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
@@ -155,6 +156,8 @@ class Exchange:
         except BrokenAnswerError as failure:
             told = self.broken(502, str(failure))
             return event if failure.is_event else told
+        except ValueError as failure:  # of the end
+            return self.broken(502, str(failure))
 
     def _remove(self, fields: dict[str, Raw], choices: list[dict[str, Raw]]) -> bool:
         """Take out what the agent did not ask for; whether there was any."""

@@ -85,13 +85,14 @@ class Normalizer:
         """Whether something has come of a choice after its reason to finish."""
         return self._choices[index].goes_on_after_end
 
-    def end(self, index: int) -> None:
-        """Nothing more comes of a choice.
+    def end(self) -> None:
+        """Nothing more comes.
 
         Raises:
             ValueError: A tool call has no name.
         """
-        pass_calls(self.calls(index))
+        for choice in self._choices.values():
+            pass_calls(choice.calls)
 
     def read(self, data: bytes) -> Json:
         """The chunk that an event of a stream holds.
@@ -128,7 +129,7 @@ class Normalizer:
             message["tool_calls"] = [{**call, "index": n} for n, call in enumerate(calls)]
         part = {**choice, "index": 0, "delta": message}
         chunk = self.take({**answer, "choices": [part]}, is_whole=True)
-        self.end(0)
+        self.end()
         return chunk
 
     def take(self, chunk: Json, is_whole: bool = False) -> Json:
@@ -161,7 +162,7 @@ class Normalizer:
                 if older := delta.get("function_call"):
                     delta["function_call"] = _take_older(choice, older)
                 if pieces := delta.get("tool_calls"):
-                    may_hold = not (is_whole or part.get("finish_reason"))
+                    may_hold = not (is_whole or part.get("finish_reason") or choice.finish_reason)
                     delta["tool_calls"] = [self._piece(choice, one, may_hold) for one in pieces]
             if part.get("finish_reason") is not None:
                 said = _finish_reason(part["finish_reason"])

@@ -136,6 +136,7 @@ class Translated(Exchange):
                 return self._translate_chunk(self._normalizer.read(data))
             if not self._ending:
                 return self.broken(502, UNFINISHED)
+            self._normalizer.end()
             sent = self._send(is_over=True) + self._stream.finish(self._ending, self._usage)
             self._is_over = True
             return sent
