@@ -140,9 +140,6 @@ async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next
     await server.close()
 
 
-# --- the tokens of a machine
-
-
 def test_a_restart_ends_the_tokens_of_a_server_without_one_of_the_users_and_no_others() -> None:
     assert Tokens().read(Tokens().issue("runner")) is None
     assert Tokens("a long random text").read(Tokens("a long random text").issue("runner"))

@@ -110,9 +110,6 @@ async def test_a_path_leads_to_no_other_address(proxy: Any, path: str) -> None:
     assert status in (400, 404, 405)
 
 
-# --- the neighbour's address, and the one of nobody
-
-
 class Two:
     """A gateway with a budget of two calls an attempt, and two attempts that may call it."""
 

@@ -29,9 +29,6 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "_met", {})
 
 
-# --- by name
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -86,9 +83,6 @@ def test_what_is_no_secret_is_shown_as_it_is() -> None:
         "text": "a=b, tokens: 'many' and Basic authentication; see http://host/token/list",
     }
     assert redact(plain) == plain
-
-
-# --- by value
 
 
 @pytest.mark.parametrize("value", ["postgres", "disabled", "accuracy_of_2024"])

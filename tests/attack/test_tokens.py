@@ -152,9 +152,6 @@ async def test_an_admin_may_do_it(attack: str) -> None:
         assert (await attempt(attack, bench, own, other, admin))[0] in (200, 201)
 
 
-# --- tokens themselves
-
-
 def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
     tokens = Tokens()
     token = tokens.issue("attempt", "ro-1", "at-1")
@@ -208,9 +205,6 @@ def test_every_operation_is_some_role_s_or_an_admin_s() -> None:
         *("delete_documents", "delete_rollouts", "add_resources", "update_resources"),
         *("issue_token", "read_token"),
     }
-
-
-# --- what runners, readers and agents may
 
 
 async def test_a_reader_sees_neither_private_nor_keys_nor_what_graders_say() -> None:
@@ -354,8 +348,6 @@ async def test_a_reward_after_the_end_is_kept_and_counts_for_nothing(options: An
         spans = await bench.store.query_spans(own["rollout_id"])
         assert agl.find_final_reward(spans) == 0.7  # an algorithm may judge later
 
-
-# --- a whole run
 
 TOOL = """
 import json, os, urllib.error, urllib.request

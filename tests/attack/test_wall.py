@@ -216,9 +216,6 @@ def test_what_is_its_owners_alone_is_hidden_beside_a_module(tmp_path: Path) -> N
     assert [*map(is_refused, results)] == [False] * len(names) + [True] * len(hidden)
 
 
-# --- time, and what is left
-
-
 @pytest.mark.parametrize("walled", [pytest.param(True, marks=needs_bwrap), False])
 async def test_an_agent_past_its_time_takes_all_along_that_it_started(walled: bool) -> None:
     mark = secrets.token_hex(8)
@@ -265,9 +262,6 @@ async def test_attempts_that_lose_their_sandbox_together_start_one_other(monkeyp
     ended = [r.status for r in await store.query_rollouts()]
     assert ended == ["failed"] * 4 + ["succeeded"] * 4
     assert len(started) == 2
-
-
-# --- honest work
 
 
 @needs_bwrap
@@ -377,9 +371,6 @@ def test_a_run_whose_wall_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPat
         trainer.fit(attacks.agent, [{"do": "work_honestly"}])
     (rollout,) = asyncio.run(store.query_rollouts())
     assert list(asyncio.run(store.query_attempts(rollout.rollout_id))) == []
-
-
-# --- the probe, and walls that are none
 
 
 async def start(**options: Any) -> Any:
@@ -557,8 +548,6 @@ async def test_limits_and_the_end_hold_without_bubblewrap() -> None:
     assert results[4].boundary == "timeout"
     assert not [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or ())]
 
-
-# --- agents that come from a script, and such as cannot be brought behind it
 
 SCRIPT = """
 import tempfile

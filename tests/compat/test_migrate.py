@@ -35,9 +35,6 @@ def looks(source: str) -> list[str]:
     return [found.what for found in migrate(textwrap.dedent(source))[1] if found.kind == "look"]
 
 
-# --- imports
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -146,9 +143,6 @@ def test_names_in_texts_change_where_their_place_is_known() -> None:
         assert [f.kind for f in findings] == ["change", "look"]
 
 
-# --- calls
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -207,9 +201,6 @@ def test_methods_and_servers_that_agl_does_not_call_are_named() -> None:
 def test_names_of_spans_stay_and_loggers_change() -> None:
     source = 'import logging\nlogging.getLogger("agentlightning.x")\n"agentlightning.reward"\n'
     assert changed(source) == source.replace('"agentlightning.x"', '"agl.x"')
-
-
-# --- files
 
 
 def run(*arguments: str | Path) -> Result:
@@ -299,9 +290,6 @@ def test_script_does_the_same_after_it(tmp_path: Path) -> None:
         run("--write", script)
     assert said == ["a succeeded 0.1\nbb succeeded 0.2\n"] * 2
     assert "agentlightning" not in script.read_text()
-
-
-# --- the guides of 0.3
 
 
 def blocks() -> list[tuple[int, str]]:

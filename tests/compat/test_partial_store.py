@@ -115,9 +115,6 @@ def test_a_store_of_agl_is_one_of_agentlightning() -> None:
     assert not isinstance(Each(), agl.LightningStore)
 
 
-# --- a store of ours with methods of one's own
-
-
 class Watching(agl.InMemoryLightningStore):
     """Notes what its own methods are asked, and does as its base does."""
 

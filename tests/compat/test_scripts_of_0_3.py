@@ -44,9 +44,6 @@ def agent(task: Any) -> float:
     return 1.0
 
 
-# --- C26: stores
-
-
 async def test_c26_one_rollout_is_waited_for() -> None:
     store = agl.InMemoryLightningStore()
     rollout = await store.start_rollout(1)
@@ -54,9 +51,6 @@ async def test_c26_one_rollout_is_waited_for() -> None:
     await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     ended = await store.wait_for_rollout(rollout.rollout_id)
     assert ended.status == "succeeded"
-
-
-# --- C4, C7: tracers
 
 
 async def test_c4_trace_under_agentops_begins_with_a_span_named_after_it() -> None:
@@ -88,9 +82,6 @@ async def test_c4_rollout_is_named_in_the_span_that_the_runner_opens() -> None:
 def test_c7_what_agentops_cannot_do_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="tags"):
         AgentOpsTracer().get_langchain_handler(tags=["a"])
-
-
-# --- C5, C11, C18, C21, C22: trainer, algorithms, components
 
 
 def test_c5_algorithms_are_subscripted_with_a_type_of_task() -> None:
@@ -188,9 +179,6 @@ def test_s7_method_of_0_1_gets_the_rollouts_id() -> None:
     assert trainer.dev(Agent(), [1]).mean_reward == 1.0
 
 
-# --- C14, C16: adapters
-
-
 CALL = {
     **{"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi"},
     **{"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "Hello"},
@@ -258,9 +246,6 @@ def test_c16_tree_is_drawn_or_the_program_that_lacks_is_named(tmp_path: Path) ->
             adapter.visualize(trace(), path)
 
 
-# --- C17: servers
-
-
 def status_of(url: str, body: object = None) -> int:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
@@ -318,9 +303,6 @@ async def test_proxy_by_hand_is_open_and_that_of_a_trainer_is_not() -> None:
         url = f"http://127.0.0.1:{trainer.llm_proxy.port}/v1/chat/completions"
         assert await asyncio.to_thread(status_of, url, chat) == 401
         await trainer.llm_proxy.stop()
-
-
-# --- helpers
 
 
 class Settings:

@@ -176,9 +176,6 @@ async def test_poll_of_a_rollout_ends_at_its_timeout(server: AgentLightningServe
     assert await server.poll_completed_rollout("ro-none", timeout=0.05) is None
 
 
-# --- who may call
-
-
 async def test_page_in_a_browser_claims_no_task(server: AgentLightningServer) -> None:
     await server.queue_task("task")
     async with httpx.AsyncClient(base_url=server.endpoint) as http:
@@ -226,9 +223,6 @@ async def test_polling_goes_on_where_nobody_listens_yet() -> None:
     await server.start()
     assert (await asyncio.wait_for(polling, 5)).input == "task"
     await server.stop()
-
-
-# --- in process
 
 
 def test_loader_gives_its_tasks_in_turn_for_ever() -> None:
@@ -300,9 +294,6 @@ def test_agent_that_raises_is_reported_with_its_task_and_its_error() -> None:
     assert report.final_reward is None
     assert report.task.input == "no such answer"
     assert report.metadata["error"] == "KeyError: 'no such answer'"
-
-
-# --- the whole
 
 
 @pytest.fixture
@@ -399,9 +390,6 @@ def test_loader_takes_the_place_of_the_server_in_development() -> None:
     assert [report.final_reward for report in loader.rollouts] == [0.5, 0.5]
 
 
-# --- from the command line
-
-
 def test_tutorials_command_serves_tasks() -> None:
     program = "from agentlightning._v01.command import main; main()"
     arguments = ["server", "start", "--port", "0", "--debug"]
@@ -422,8 +410,6 @@ def test_tutorials_command_refuses_what_it_cannot() -> None:
         said = CliRunner().invoke(main, ["server", "start", *arguments])
         assert (said.exit_code, reason in said.output) == (2, True)
 
-
-# --- a tutorial on 0.1, whose programs have no fences around them
 
 CONCEPTS = SEEDS / "001_242a460688c3a35b.txt"
 

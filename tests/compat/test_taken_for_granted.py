@@ -21,9 +21,6 @@ from .spans import span
 pytestmark = pytest.mark.plugins
 
 
-# --- names that are refused
-
-
 def test_refused_name_of_a_module_is_none_of_its_attributes() -> None:
     import agentlightning.store.mongo as mongo
 
@@ -66,8 +63,6 @@ def test_refused_method_may_be_written_by_a_subclass() -> None:
     assert Own.get_seed_prompt_template(Own.__new__(Own)) == "mine"
 
 
-# --- kinds of errors
-
 UNKNOWN: list[Callable[[Any], Coroutine[Any, Any, Any]]] = [
     lambda store: store.update_rollout("no", status="failed"),
     lambda store: store.update_attempt("no", "no", status="failed"),
@@ -86,9 +81,6 @@ def test_what_a_store_refuses_is_a_value_error(call: Any) -> None:
         asyncio.run(call(agl.InMemoryLightningStore()))
 
 
-# --- hooks
-
-
 class Silent(agl.Hook):
     """A hook that overrides nothing, as a base class of somebody's hooks does."""
 
@@ -105,9 +97,6 @@ def test_hook_with_a_misspelt_method_is_still_refused() -> None:
 
     with pytest.raises(ValueError, match="Did you mean 'on_rollout_end'"):
         agl.Trainer(tracer=agl.OtelTracer(), hooks=Misspelt())
-
-
-# --- spans
 
 
 def test_span_made_by_hand_has_the_defaults_of_0_3() -> None:
@@ -142,9 +131,6 @@ def test_inputs_of_an_operation_have_the_keys_of_0_3() -> None:
         "args.1": [1, 2],
         "limit": 5,
     }
-
-
-# --- triplets
 
 
 TOKENS = {"prompt_token_ids": [1, 2], "response_token_ids": [3]}
@@ -199,9 +185,6 @@ def test_command_is_run_as_a_module_too(module: str) -> None:
     command = module.partition(".")[2]
     assert done.returncode == 2, done.stderr
     assert "--no-such-option" in done.stderr or f"agl: {command!r} needs vLLM" in done.stderr
-
-
-# --- agents and algorithms
 
 
 class Done(agl.FastAlgorithm):
@@ -272,9 +255,6 @@ def test_parameter_of_litellms_says_what_to_write(params: Any, entry: Any, words
     params = {"model": "openai/x", "api_base": "http://127.0.0.1:1/v1", **params}
     with pytest.raises(ValueError, match=words):
         agl.LLMProxy(model_list=[{"model_name": "m", "litellm_params": params, **entry}])
-
-
-# --- what the tests of 0.3.0 ask of it
 
 
 def test_star_import_works_without_the_plugins_of_algorithms() -> None:

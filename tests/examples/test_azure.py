@@ -45,9 +45,6 @@ def azure() -> Iterator[Azure]:
     server.server.stop()
 
 
-# --- the agent ------------------------------------------------------------------------------------
-
-
 def test_every_question_can_be_answered_with_the_table() -> None:
     train, val = scripts.capital_agent.load_tasks()
     assert (len(train), len(val)) == (32, 8)
@@ -95,9 +92,6 @@ def test_agent_runs_alone() -> None:
     lines = debug_alone(FOLDER / "capital_agent.py", scripts.scripted_llm.scripted_reply)
     assert [line[:2] for line in lines[1::2]] == ["1 "] * 5
     assert all(" -> " in line for line in lines[::2])
-
-
-# --- the training ---------------------------------------------------------------------------------
 
 
 def name_resource(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

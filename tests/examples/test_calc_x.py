@@ -27,9 +27,6 @@ def on_path(use_example: Any) -> None:
     use_example("calc_x")
 
 
-# --- the calculator -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
@@ -109,9 +106,6 @@ async def test_calculator_is_one_process_while_it_is_used(tmp_path: Path) -> Non
     assert children() == before
 
 
-# --- data and reward ------------------------------------------------------------------------------
-
-
 def test_small_set_is_the_same_each_time_and_its_parts_are_apart() -> None:
     train, test = scripts.calc_tasks.small_tasks()
     assert (train, test) == scripts.calc_tasks.small_tasks()
@@ -172,9 +166,6 @@ def test_data_without_a_number_is_no_reward() -> None:
         scripts.answers.grade("### ANSWER: 1 ###", "unknown")
 
 
-# --- the agent ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float, start_bench: Any
@@ -230,9 +221,6 @@ async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: A
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 0
     assert len(bench.llm.requests) == scripts.calc_agent.MAX_TOOL_CALLS
-
-
-# --- the script -----------------------------------------------------------------------------------
 
 
 def test_agent_runs_alone() -> None:

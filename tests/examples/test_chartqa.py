@@ -39,9 +39,6 @@ def tasks(charts: Path, use_example: Any, monkeypatch: pytest.MonkeyPatch) -> li
     return scripts.chart_tasks.load_tasks()[1][:3]
 
 
-# --- data and reward ------------------------------------------------------------------------------
-
-
 def test_small_charts_are_pictures_and_their_parts_are_apart(tasks: list[Any]) -> None:
     from PIL import Image
 
@@ -116,9 +113,6 @@ def test_image_is_read_back_from_its_address(tasks: list[Any], urls: Any) -> Non
         scripts.multimodal_utils.read_image("https://example.org/chart.png")
 
 
-# --- the agent ------------------------------------------------------------------------------------
-
-
 def nodes(outcome: Any) -> list[str | None]:
     return [call.agent_name for call in model_calls(outcome.spans)]
 
@@ -167,9 +161,6 @@ async def test_chart_that_is_not_there_fails_the_attempt(tasks, start_bench, tmp
     )
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
     assert bench.llm.requests == []
-
-
-# --- the scripts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("proxy", ["0", "1"])

@@ -27,9 +27,6 @@ def patch_of(file: str, old: str, new: str) -> str:
     return f"--- a/{file}\n+++ b/{file}\n@@ -1,1 +1,1 @@\n-{old}\n+{new}\n"
 
 
-# --- samples and their evaluation -----------------------------------------------------------------
-
-
 def test_samples_are_those_of_the_script() -> None:
     lines = SAMPLES.read_text().splitlines()
     assert [json.loads(line) for line in lines] == scripts.make_samples.SAMPLES
@@ -88,9 +85,6 @@ def test_frontend_models_are_sent_to_the_backend(backend, base_url, params, monk
     assert entry == {"model_name": "claude-high", "litellm_params": params}
     if backend != "anthropic" or find_spec("litellm"):
         agl.LLMProxy(model_list=[entry])  # it takes it
-
-
-# --- Claude Code ----------------------------------------------------------------------------------
 
 
 def test_claude_code_mends_two_of_the_samples(tmp_path: Path) -> None:

@@ -38,9 +38,6 @@ def vllm_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-# --- write_traces.py ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("mode", "names"),
     [
@@ -95,9 +92,6 @@ def test_metrics_are_served_while_they_are_written() -> None:
     assert sum(float(line.split()[-1]) for line in lines) == int(count.split()[0]) > 5
 
 
-# --- llm_proxy.py ---------------------------------------------------------------------------------
-
-
 def serve_and_call(mode: str, model: str, **variables: str) -> list[str]:
     """What ``test`` prints in a second process."""
     command = [sys.executable, FOLDER / "llm_proxy.py", mode, model]
@@ -128,9 +122,6 @@ def test_gateway_before_vllm_gives_token_ids(vllm_on_path: Path) -> None:
     lines = serve_and_call("vllm", "tiny")
     assert lines[:2] == ["What is the capital of France?  France?", "And of Norway?  Norway?"]
     assert [line.split("  ")[2] for line in lines[2:]] == ["token ids: 2"] * 2
-
-
-# --- vllm_server.py -------------------------------------------------------------------------------
 
 
 def test_server_runs_for_as_long_as_the_block(vllm_on_path: Path) -> None:

@@ -36,9 +36,6 @@ def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-# --- passages and questions -----------------------------------------------------------------------
-
-
 def test_small_world_is_the_same_each_time_and_its_parts_are_apart() -> None:
     train, test = scripts.wiki_tasks.load_tasks()
     assert (train, test) == scripts.wiki_tasks.load_tasks()
@@ -100,9 +97,6 @@ def test_exact_match_takes_no_part_of_an_answer() -> None:
         scripts.metric_utils.score("<answer>x</answer>", [])
 
 
-# --- real data ------------------------------------------------------------------------------------
-
-
 def prepare(*arguments: object) -> str:
     return run_script(FOLDER / "prepare_data.py", *arguments).stdout
 
@@ -146,9 +140,6 @@ def test_parquet_and_a_pickled_list_of_passages_are_converted(tmp_path: Path) ->
     assert [json.loads(line)["contents"] for line in lines] == ["One. 1", "Two. 2"]
 
 
-# --- the agent ------------------------------------------------------------------------------------
-
-
 async def test_agent_looks_up_twice_and_all_calls_are_one_row(retriever, start_bench) -> None:
     bench = await start_bench(scripts.scripted_llm.scripted_reply)
     outcome = await bench.run(scripts.rag_agent.rag_agent, TASK)
@@ -169,9 +160,6 @@ async def test_retriever_that_is_not_there_fails_the_attempt(start_bench, monkey
     outcome = await bench.run(scripts.rag_agent.rag_agent, TASK)
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
     assert bench.llm.requests == []
-
-
-# --- the scripts ----------------------------------------------------------------------------------
 
 
 def test_agent_runs_alone(retriever: str) -> None:

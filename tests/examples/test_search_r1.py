@@ -33,9 +33,6 @@ def retriever(on_path: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url
 
 
-# --- reward and data ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("said", "reward"),
     [
@@ -67,9 +64,6 @@ def test_questions_of_search_r1_are_read(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("script", ["data_process.sh", "retrieval_launch.sh"])
 def test_shell_scripts_can_be_read(script: str) -> None:
     subprocess.run(["bash", "-n", FOLDER / script], check=True)
-
-
-# --- the server -----------------------------------------------------------------------------------
 
 
 def ask(url: str, **body: Any) -> Any:
@@ -118,9 +112,6 @@ def test_passages_are_found_by_vectors() -> None:
         scripts.retrieval_server.DenseRetriever(index, encode, 3)
 
 
-# --- the agent ------------------------------------------------------------------------------------
-
-
 async def test_agent_searches_twice_and_all_calls_are_one_row(retriever, start_bench) -> None:
     bench = await start_bench(scripts.scripted_llm.scripted_reply)
     outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
@@ -165,9 +156,6 @@ async def test_server_that_is_not_there_fails_the_attempt(start_bench, monkeypat
     bench = await start_bench(lambda request: "<search>Ada Lind</search>")
     outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
-
-
-# --- the scripts ----------------------------------------------------------------------------------
 
 
 def test_agent_runs_alone(retriever: str) -> None:

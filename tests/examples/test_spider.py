@@ -50,9 +50,6 @@ def database(folder: Path) -> Path:
     return folder / "database/pets/pets.sqlite"
 
 
-# --- the data -------------------------------------------------------------------------------------
-
-
 def test_small_set_has_questions_about_unseen_databases_held_out(folder: Path) -> None:
     train, val = scripts.sql_tasks.load_small_tasks(folder)
     assert (len(train), len(val)) == (69, 33)
@@ -110,9 +107,6 @@ def test_spider_that_is_named_and_missing_is_an_error(tmp_path, monkeypatch) -> 
     monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"train_spider\.parquet"):
         scripts.sql_tasks.load_tasks()
-
-
-# --- safety ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,9 +175,6 @@ def test_missing_database_is_no_error_of_the_query(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# --- the reward -----------------------------------------------------------------------------------
-
-
 def test_results_are_compared_as_rows() -> None:
     rows = [("a", 1), ("b", 2)]
     assert scripts.sql_execution.same_rows(rows[::-1], rows, ordered=False)
@@ -231,9 +222,6 @@ def test_answers_are_read() -> None:
         "It is not true that THE QUERY IS CORRECT; THE QUERY IS INCORRECT"
     )
     assert not scripts.sql_agent.says_correct("no idea")
-
-
-# --- the agent ------------------------------------------------------------------------------------
 
 
 def nodes(outcome: Any) -> list[str]:
@@ -293,9 +281,6 @@ async def test_model_that_cannot_be_reached_fails_the_attempt(tasks, start_bench
     outcome = await bench.run(scripts.sql_agent.LitSQLAgent(), tasks[0])
     assert outcome.rollout.status == "failed"
     assert outcome.reward is None
-
-
-# --- the scripts ----------------------------------------------------------------------------------
 
 
 def test_agent_runs_alone(tasks: list[Any]) -> None:

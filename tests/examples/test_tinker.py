@@ -39,9 +39,6 @@ def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     use_example("tinker")
 
 
-# --- hello ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("answer", "reward"),
     [
@@ -96,9 +93,6 @@ def test_hello_learns_with_store_algorithm_and_runners_apart(service, tmp_path, 
         finally:
             runner.send_signal(2)
             runner.wait(timeout=60)
-
-
-# --- twenty questions -----------------------------------------------------------------------------
 
 
 def test_nouns_of_the_two_splits_are_apart() -> None:

@@ -28,9 +28,6 @@ def on_path(use_example: Any) -> None:
     use_example("unsloth")
 
 
-# --- data and reward ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "target", "reward"),
     [
@@ -58,9 +55,6 @@ def test_problems_are_read(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"input": TASK["input"], "target": 84}) + "\n")
     assert scripts.math_agent.load_problems(path) == [TASK]
-
-
-# --- the agent ------------------------------------------------------------------------------------
 
 
 def calling(expression: str, name: str = "calculate") -> dict[str, Any]:
@@ -106,9 +100,6 @@ async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) 
 def _text(message: dict[str, Any]) -> str:
     content = message["content"]
     return content if isinstance(content, str) else content[0]["text"]
-
-
-# --- the tiny model -------------------------------------------------------------------------------
 
 
 def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:

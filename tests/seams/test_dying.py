@@ -296,9 +296,6 @@ def test_store_server_that_dies_ends_the_run(scene: Scene) -> None:
     assert "StoreUnavailableError" in errors
 
 
-# --- what is left behind when the store's disk is full ------------------------------------------
-
-
 class DiskOf(agl.InMemoryLightningStore):
     """A store that cannot write the first ``refusals`` times."""
 

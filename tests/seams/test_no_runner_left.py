@@ -13,9 +13,6 @@ from agl.execution.base import ThreadingEvent
 
 from .scene import Scene
 
-# --- runners that end in order while the algorithm works --------------------------------------
-
-
 CS = "type='cs'"
 CS_RUNNER = "type='cs', main_process='runner'"
 
@@ -111,9 +108,6 @@ def test_runner_in_the_main_process_that_crashes_ends_the_algorithm(scene: Scene
     )
     assert code == 1
     assert "RunnerCrashError: a runner failed: no such device" in errors
-
-
-# --- the same within one process ----------------------------------------------------------------
 
 
 @agl.rollout

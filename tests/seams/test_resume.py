@@ -127,9 +127,6 @@ async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: 
                 assert int(part.version) == int(one.model_version) + 1
 
 
-# --- a run that was killed in its first steps, before it had a checkpoint
-
-
 @pytest.mark.parametrize(
     "kill_at", [pytest.param(2, marks=pytest.mark.nightly), CALLS_PER_STEP + 3]
 )
@@ -204,9 +201,6 @@ async def test_nothing_is_cancelled_for_a_start_that_is_refused(
     good.set_llm_proxy(agl.LLMProxy())
     await good.clear_leftovers(memory_store)
     assert [r.status for r in await memory_store.query_rollouts()] == ["cancelled"]
-
-
-# --- the parts, by themselves
 
 
 async def test_metrics_after_the_checkpoint_are_dropped_and_lost_ones_come_back(tmp_path) -> None:

@@ -142,9 +142,6 @@ def test_a_trace_deeper_than_the_recursion_limit_is_read(trace) -> None:
     assert triplet.metadata["response_id"] == "deep"
 
 
-# --- the proxy's spans
-
-
 def test_proxy_calls_get_the_rewards_that_follow_them(trace) -> None:
     trace.gateway([1], [2], response_id="c-1")
     trace.reward(0.1)

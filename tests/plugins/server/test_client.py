@@ -119,9 +119,6 @@ def once(word: str) -> Callable[[str], bool]:
     return lose
 
 
-# --- the same store
-
-
 async def test_records_of_any_id_are_the_same_on_both_sides(client, server):
     resources = {
         "llm": LLM(endpoint="http://x/v1", model="m"),
@@ -172,9 +169,6 @@ def test_what_is_no_address_is_refused(address):
         LightningStoreClient(address)
 
 
-# --- waiting
-
-
 async def test_a_wait_for_work_is_one_request(server, link, linked):
     waiting = asyncio.create_task(linked.dequeue_rollout("w", wait_seconds=60))
     await asyncio.sleep(0.5)
@@ -221,9 +215,6 @@ async def test_a_claim_whose_answer_nobody_took_is_given_back(server, link, link
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "requeuing"
-
-
-# --- connections that break
 
 
 async def test_what_lost_its_answer_is_done_once(server, link, linked):
@@ -353,9 +344,6 @@ async def test_what_a_killed_server_did_not_answer_is_done_once(tmp_path):
             assert (attempt.rollout_id, attempt.attempt.sequence_id) == (retried.rollout_id, 2)
             await direct.close()
             await client.close()
-
-
-# --- loops, threads and processes
 
 
 def test_each_event_loop_gets_connections_of_its_own_and_closes_them():

@@ -56,8 +56,6 @@ def end_of(rollout: AttemptedRollout) -> AttemptEnd:
     return AttemptEnd(**ids_of(rollout), status="succeeded")
 
 
-# --- spans that stay bytes
-
 NAMES = st.text(max_size=5)
 SCALARS = st.one_of(st.text(max_size=5), st.booleans(), st.integers(), st.floats(allow_nan=False))
 ATTRIBUTES = st.dictionaries(NAMES, st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.none()))
@@ -147,9 +145,6 @@ async def test_a_store_that_reads_spans_in_its_own_way_is_asked_for_them():
     assert [one["name"] for one in page["items"]] == ["one"], page
 
 
-# --- the turn
-
-
 async def test_a_turn_waits_for_work(client, store):
     rollout = await client.start_rollout(1)
     about = {"finish": end_of(rollout), "worker_id": "w", "wait_seconds": 5}
@@ -168,9 +163,6 @@ async def test_a_cancelled_turn_takes_no_work(client, store):
     await asyncio.gather(waiting, return_exceptions=True)
     await store.enqueue_rollout(1)
     assert (await store.dequeue_rollout()).attempt.sequence_id == 1
-
-
-# --- what is refused, and leaves nothing
 
 
 WRONG_TURNS = b'"finish":{}', b'"finnish":null', b'"claim":{"limit":"x"}'
@@ -253,9 +245,6 @@ async def test_a_repeated_turn_with_a_key_claims_once(http, store):
     first = await post(http, "/v1/agl/turn", b'{"claim":{}}', **key)
     assert await post(http, "/v1/agl/turn", b'{"claim":{}}', **key) == first
     assert (await store.statistics())["total_attempts"] == 1
-
-
-# --- what is long
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)

@@ -110,9 +110,6 @@ async def test_each_step_has_its_table_or_is_counted_as_lost():
     assert len(tables) + delivery.lost.total() == 12
 
 
-# --- checkpoints
-
-
 async def save(recorder: Recorder, folder: Path, number: int) -> None:
     """Checkpoints that are removed right after they were told of."""
     algorithm, goes_on = Learner(), threading.Event()

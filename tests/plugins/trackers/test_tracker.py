@@ -91,9 +91,6 @@ def test_the_end_tells_why_a_run_failed(tmp_path):
     assert recorder.told[-1] == ("end", "ValueError: no luck")
 
 
-# --- trackers that fail
-
-
 def test_a_tracker_that_raises_is_counted_said_once_and_does_not_stop_the_run(tmp_path, caplog):
     def refuse(what: str) -> None:
         if what == "metrics":
@@ -164,9 +161,6 @@ async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end():
         ended = asyncio.create_task(delivery.close(3600, hung=0.1))
         await asyncio.wait_for(ended, 60)
         assert delivery.lost == {"the start had not returned after 0 s": 1}
-
-
-# --- how trackers are named
 
 
 @pytest.mark.parametrize(

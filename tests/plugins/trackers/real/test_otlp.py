@@ -143,9 +143,6 @@ def test_a_collector_that_hangs_does_not_hold_the_run_up(tmp_path, caplog):
     assert "the collector had not answered after" in caplog.messages[-1]
 
 
-# --- what cannot be sent, and what can only be sent later
-
-
 async def follow(tracked, number, *, before_end=None, **odd):
     """Rollouts of a run with this tracker, the fourth with such a span; what is lost."""
     store = agl.InMemoryLightningStore()
