@@ -177,9 +177,6 @@ def test_apo_takes_the_type_of_its_tasks_as_in_0_3(options) -> None:
     assert agl.APO[dict[str, str]](client, **options).async_openai_client is client
 
 
-# --- bad input
-
-
 def test_prompt_with_placeholders_that_the_task_lacks_is_named(fit, worker, options) -> None:
     resources = {"prompt_template": agl.PromptTemplate(template="Book {room} for {request}.")}
     with pytest.raises(

@@ -25,20 +25,15 @@ def azure():
 
 
 @pytest.fixture
-def defaults(azure, tmp_path):
-    """Options of an ``AzureSFT`` for the local Azure, but for the login."""
+def sft(azure, tmp_path):
+    """Builds an ``AzureSFT`` for the local Azure."""
     sizes = {"iterations": 1, "rollouts_per_task": 24, "min_reward": 1.0}
     of_run = {"run_dir": str(tmp_path / "run"), "show_progress": False}
-    return {**azure.options(), **sizes, **of_run}
-
-
-@pytest.fixture
-def sft(azure, defaults):
-    """Builds an ``AzureSFT`` for the local Azure."""
+    given = {**azure.options(), "credential": Login(azure.token), **sizes, **of_run}
 
     def build(**options):
         from agl_azure.algorithm import AzureSFT
 
-        return AzureSFT(**{**defaults, "credential": Login(azure.token), **options})
+        return AzureSFT(**{**given, **options})
 
     return build

@@ -12,7 +12,7 @@ from tests.waiting import until
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 
 from ..agents import CAPITALS, capitals  # noqa: TID252
-from ..conftest import end, everything_written, kill_when  # noqa: TID252
+from ..conftest import everything_written  # noqa: TID252
 from ..line import end_after_a_step  # noqa: TID252
 from .azure_server import Login
 
@@ -148,8 +148,10 @@ async def test_a_stopped_run_takes_up_its_job(azure, sft, line, caplog):
         await running
     assert "goes on at Azure, and is paid for" in caplog.text
     await line(capitals, sft(), TASKS)
-    assert len(azure.jobs) == 1
+    assert [job["status"] for job in azure.jobs.values()] == ["succeeded"]
+    assert len(posts(azure, "POST /openai/v1/chat")) == 24 * len(TASKS)
     assert len(posts(azure, "POST /openai/files")) == 1
+    assert azure.files == {}
 
 
 @pytest.mark.parametrize("event", ["job", "uploaded"])
@@ -271,20 +273,3 @@ async def test_secrets_are_written_nowhere(azure, sft, line, tmp_path, caplog):
 def test_wrong_options_are_refused(sft, options, message):
     with pytest.raises(ConfigError, match=message):
         sft(**options)
-
-
-@pytest.mark.slow
-async def test_a_killed_run_does_not_ask_for_a_second_job(azure, defaults, start, tmp_path):
-    given = {"type": "azure-sft", "token": azure.token, "tasks": TASKS, "options": defaults}
-    given["store"] = str(tmp_path / "store.db")
-    azure.hold_jobs = True
-    await kill_when(await start(given), lambda: azure.jobs)
-    asked = azure.log.count("POST /openai/v1/chat/completions")
-    azure.hold_jobs = False
-    await end(await start(given))
-    assert [job["status"] for job in azure.jobs.values()] == ["succeeded"]
-    assert azure.log.count("POST /openai/v1/chat/completions") == asked == 72
-    assert azure.files == {}
-    stored = (tmp_path / "store.db").read_bytes()
-    assert azure.key.encode() not in stored
-    assert azure.token.encode() not in stored

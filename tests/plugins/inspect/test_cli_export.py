@@ -68,9 +68,6 @@ def make_store(*rollouts: Traced) -> list[str]:
 IDS = ([1, 2, 3], [4, 5])
 
 
-# --- rows, triplets, messages, sft
-
-
 def test_rows_have_tokens_reward_and_where_they_come_from(agl):
     call = call_of("q", "a", *IDS)
     (rollout_id,) = make_store(trace([call, reward_span(0.5)]))
@@ -147,9 +144,6 @@ def test_low_rewards_other_agents_and_other_modes_can_be_left_out(agl):
     assert exported(agl, "sft", "--mode", "val") == []
 
 
-# --- dpo
-
-
 def pair_texts(pairs: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(pair["chosen"][0]["content"], pair["rejected"][0]["content"]) for pair in pairs]
 
@@ -200,9 +194,6 @@ def test_a_task_without_a_pair_says_why(agl, rollouts, reason):
     assert f"tasks that gave none: 1 {reason}" in err
 
 
-# --- files
-
-
 def test_parquet_holds_what_jsonl_holds(agl):
     parquet = pytest.importorskip("pyarrow.parquet")
     look = {"name": "look", "arguments": "{}"}
@@ -241,9 +232,6 @@ def test_a_file_appears_whole_or_not_at_all(agl, tmp_path):
     assert (code, err) == (2, "agl: sft.csv: expected a name that ends in .jsonl or .parquet\n")
     code, _, err = agl("export", "--as", "dpo", *HERE, "--min-reward", "1")
     assert (code, err) == (2, "agl: --min-reward has no meaning for dpo; use --min-gap\n")
-
-
-# --- import
 
 
 def nested(depth: int) -> Any:
@@ -422,9 +410,6 @@ def test_an_import_changes_nothing_that_runs(agl, takes_id):
     file = write("run.json", {"resources": [{**resource, "model": "n"}]})
     said = imported(agl, file, 2 if takes_id else 0)
     assert ("are in the store with another content" in said) == takes_id
-
-
-# --- OTLP
 
 
 OWNER = ("rollout_id", "attempt_id")

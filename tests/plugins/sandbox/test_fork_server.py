@@ -60,9 +60,6 @@ async def all_gone(pids: list[int]) -> bool:
     return len(pids) == 3 and all([await gone(pid) for pid in pids])
 
 
-# --- what calls give
-
-
 def remember(payload: Any, ask: Any) -> Any:
     STATE.append(1)
     return [os.getpid(), len(STATE), payload["text"]]
@@ -141,9 +138,6 @@ def long_text(payload: Any, ask: Any) -> str:
 async def test_megabytes_pass_in_both_directions(calls):
     text = "x" * 3_000_000
     assert await calls.call({"do": "long_text", "text": text}) == text * 2
-
-
-# --- calls that fail
 
 
 def fail(payload: Any, ask: Any) -> None:
@@ -233,9 +227,6 @@ async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls):
         await calls.call({"do": "remember", "text": {1}})
 
 
-# --- what is left of a call
-
-
 def leave_family(payload: Any, ask: Callable[[Any], Any]) -> Any:
     """Leave a child in the group, one with a session of its own, and one without parents."""
     sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -303,9 +294,6 @@ def answer_and_stay(payload: Any, ask: Any) -> None:
 
 async def test_a_child_that_answers_and_goes_on_is_ended(calls):
     assert await gone(await calls.call({"do": "answer_and_stay"}))
-
-
-# --- the fork server's own end
 
 
 def ancestors(payload: Any, ask: Callable[[Any], Any]) -> None:
@@ -380,9 +368,6 @@ def test_a_fork_server_dies_with_its_parent():
         assert all(map(psutil.pid_exists, pids))
         process.kill()
         assert asyncio.run(all_gone(pids))
-
-
-# --- what a child does not get
 
 
 def descriptors(payload: Any, ask: Any) -> Any:

@@ -62,9 +62,6 @@ def sleeps(task: Any, private: Any, result: Any) -> None:
     time.sleep(60)
 
 
-# --- what a grader gets, and what comes of it
-
-
 @pytest.mark.parametrize(("answer", "reward"), [(42, 1.0), (41, 0.0)])
 async def test_grader_gets_task_private_and_result(store, answer, reward):
     @agl.rollout(grade=is_right)
@@ -206,9 +203,6 @@ async def test_many_results_are_graded_though_an_agent_hangs(run_all, store, tmp
     finally:
         release.set()
     assert {rollout.status for rollout in await running} == {"succeeded"}
-
-
-# --- what fails
 
 
 async def test_grader_that_raises_fails_the_attempt_as_evaluator(store):
@@ -385,9 +379,6 @@ async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_a
         await run_all(agent, store, [1], on_stuck="raise")
     (rollout,) = await store.query_rollouts()
     assert rollout.attempt.error.boundary == "evaluator"  # type: ignore[union-attr]
-
-
-# --- what is refused, and what is left
 
 
 @pytest.mark.parametrize("method", [lambda answer, truth: 1.0, lambda: 1.0, lambda result: 1.0])

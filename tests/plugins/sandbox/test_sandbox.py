@@ -168,9 +168,6 @@ async def test_each_agent_of_a_runner_has_a_sandbox_of_its_own(store):
     assert [r.status for r in await store.query_rollouts()] == ["failed", "succeeded"]
 
 
-# --- an agent that has taken over its process
-
-
 async def test_spans_are_of_this_attempt_whatever_they_say(run_one, store):
     def forge_ids(ask: Any) -> Any:
         ids = {"rollout_id": "other", "attempt_id": "other"}
@@ -218,9 +215,6 @@ async def test_nonsense_from_a_sandbox_fails_its_attempt_and_no_other(run_all, s
     assert all(len(r.attempt.error.type) < 1000 for r in rollouts)
 
 
-# --- the runner's side
-
-
 @agl.rollout
 async def hangs(task: Any) -> None:
     agl.emit_object(os.getpid())
@@ -257,9 +251,6 @@ def test_none_is_no_sandbox_and_others_go_by_name():
         agl.Trainer(runner={"isolation": "agl.store.memory:InMemoryLightningStore"})
     with pytest.raises(agl.errors.UnknownComponentError, match="unknown sandbox 'celar'"):
         agl.Trainer(runner={"isolation": "celar"})
-
-
-# --- what is graded
 
 
 @agl.rollout(grade=lambda task, private, result: float(result == private))

@@ -37,21 +37,16 @@ def service():
 
 
 @pytest.fixture
-def defaults(service, tmp_path):
-    """Options of a ``Tinker`` for the local service, but for the tokenizer."""
+def tinker(service, tokenizer, tmp_path):
+    """Builds a ``Tinker`` for the local service."""
+    model = {"base_model": "tiny/table", "tokenizer": tokenizer}
     places = {"api_key": service.key, "base_url": service.server.url}
     sizes = {"learning_rate": 0.5, "iterations": 2, "rollouts_per_task": 8, "max_tokens": 2}
     of_run = {"run_dir": str(tmp_path / "run"), "show_progress": False}
-    return {"base_model": "tiny/table", **places, **sizes, **of_run}
-
-
-@pytest.fixture
-def tinker(defaults, tokenizer):
-    """Builds a ``Tinker`` for the local service."""
 
     def build(**options):
         from agl_tinker.algorithm import Tinker
 
-        return Tinker(**{**defaults, "tokenizer": tokenizer, **options})
+        return Tinker(**{**model, **places, **sizes, **of_run, **options})
 
     return build

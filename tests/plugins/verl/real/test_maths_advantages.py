@@ -246,9 +246,6 @@ def test_grpo_compares_calls_where_credits_say_so(batch: list[ref.Rollout], norm
     check(laid, got, ref.grpo_by_calls(batch, normalise))
 
 
-# What is refused
-
-
 def keyed(*keys: str, notes: Any = None, mask: Any = None, padding: bool = False) -> Trajectories:
     mask = torch.ones(len(keys), 2) if mask is None else mask
     given = None if notes is None else [note.model_dump_json() for note in notes]

@@ -238,9 +238,6 @@ def test_credits_reach_the_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made["a_0_0"]["advantages"] == pytest.approx([-1.0] * 3)
 
 
-# Rollout correction with captured log-probabilities
-
-
 def ratios(row: dict[str, Any]) -> Any:
     return np.array(row["old_log_probs"]) - np.array(row["rollout_log_probs"])
 
@@ -368,9 +365,6 @@ def micro(made: dict[str, dict[str, Any]], now: dict[str, Any], keys: list[str])
     return {"log_probs": nested(shifted)}, data
 
 
-# With one row per rollout, verl's own estimators are a second reference
-
-
 SINGLE = {"optimal_token_baseline": "tir_optimal_token_baseline"}
 """Estimators that verl calls otherwise."""
 
@@ -425,9 +419,6 @@ def test_one_row_per_rollout_is_what_verl_computes(name: str, seed: int) -> None
         got, returns = estimate(name, scores, mask, config)
     assert torch.allclose(got, expected * mask, atol=1e-5)
     assert torch.allclose(returns * mask, expected_returns * mask, atol=1e-5)
-
-
-# What is refused
 
 
 def test_an_estimator_of_ours_says_what_it_needs() -> None:
