@@ -22,7 +22,7 @@ TRACEBACK = "Traceback (most recent call last)"
 ENDS_WITH_1 = ("async_collection.py", "distillation.py")
 """Benchmarks that end so when a figure is not reached, as it is not in a short run."""
 COMMANDS = """
-against_trl.py gradients SFT
+against_trl.py gradients mean sum entropy "KL, c" GSPO CISPO RLOO SFT
 against_trl.py speed --rounds 1 --steps 1
 against_trl.py curves --seeds 0 --steps 1
 algorithms.py --algorithm grpo --seeds 1 --steps 2

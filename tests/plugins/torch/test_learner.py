@@ -114,6 +114,14 @@ def test_a_row_counts_as_the_trainer_likes_its_tokens(model, correction, is_curr
     assert (measured["grad_norm"] > 0) is (weight > 0)
 
 
+def test_an_entropy_bonus_makes_the_model_less_sure(model):
+    options = {"entropy_bonus": 0.5, "epochs": 1, "learning_rate": 1e-4}
+    learner = Learner(model, dataclasses.replace(OPTIONS, **options), RULE)
+    first, second = (learner.update([Sample(make_row("a", 5), [0.0])]) for _ in range(2))
+    assert first["loss/total"] == pytest.approx(first["loss/policy"] - 0.5 * first["entropy"])
+    assert second["entropy"] > first["entropy"]
+
+
 def test_minibatches_make_as_many_steps_as_they_are(model):
     options = dataclasses.replace(OPTIONS, minibatch_rows=1, epochs=3)
     assert Learner(model, options, RULE).update(samples())["gradient_steps"] == 6
