@@ -25,12 +25,12 @@ MANY_WORDS = [*WORDS, *(f"word{number}" for number in range(1000))]
 """Of so many, two answers are hardly ever the same."""
 
 
-def build_tokenizer(words: Sequence[str] = WORDS) -> Any:
+def build_tokenizer(words: Sequence[str] = WORDS, template: str = TEMPLATE) -> Any:
     """One token for each word, and a chat template that glues none."""
     backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<pad>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=TEMPLATE
+        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=template
     )
 
 

@@ -54,8 +54,8 @@ def worker(world: ModuleType) -> agl.LitAgent[Any]:
 
 
 @pytest.fixture
-def fit(world: ModuleType, tmp_path: Path) -> Callable[..., agl.LightningStore]:
-    """Train an agent on the planted tasks in threads; returns the store."""
+def fit(world: ModuleType) -> Callable[..., Any]:
+    """Train an agent on the planted tasks in threads; returns the algorithm."""
 
     def run(algorithm, agent, *, store=None, resources=None, train=None, val=None, **options):
         store = store or agl.InMemoryLightningStore()
@@ -66,7 +66,7 @@ def fit(world: ModuleType, tmp_path: Path) -> Callable[..., agl.LightningStore]:
         val = world.make_tasks(1, 29, "val") if val is None else val
         trainer = agl.Trainer(algorithm=algorithm, strategy="shm", n_runners=1, **places)
         run.result = trainer.fit(agent, train, val_dataset=val)
-        return store
+        return algorithm
 
     return run
 

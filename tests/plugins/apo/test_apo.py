@@ -4,7 +4,6 @@ import json
 import logging
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,19 +22,15 @@ from agl_learning.run.folder import begin_generation, hold_run, read_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 
+def rollouts_of(algorithm: Any, split: str) -> list[Any]:
+    """Those that evaluated a prompt on tasks of a split."""
+    found = asyncio.run(algorithm.get_store().query_rollouts())
+    return [one for one in found if one.metadata["prompts"].get("split") == split]
+
+
 def prompts(*arguments: str) -> str:
     """What ``agl prompts`` writes."""
     return CliRunner().invoke(command, arguments, catch_exceptions=False).output
-
-
-def test_result_of_a_run_counts_rounds_decision_and_evaluations(fit, worker, options) -> None:
-    algorithm = agl.APO(**options)
-    fit(algorithm, worker)
-    found, result = algorithm.result, fit.result
-    assert len(result.steps) == 3
-    assert [step for step, _ in result.held_out] == [0, 3]
-    assert result.held_out_before == found.decision.seed_mean
-    assert sum(result.rollouts.values()) == found.evaluations
 
 
 @pytest.mark.parametrize(
@@ -67,10 +62,13 @@ def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     world, fit, worker, options, tmp_path, caplog
 ):
     caplog.set_level(logging.INFO, "agl.apo")
-    algorithm = agl.APO(**{**options, "beam_rounds": 4})
-    store = fit(algorithm, worker)
-    result = algorithm.result
-    best = algorithm.get_best_prompt()
+    algorithm = fit(agl.APO(**{**options, "beam_rounds": 4}), worker)
+    store, result, best = algorithm.get_store(), algorithm.result, algorithm.get_best_prompt()
+    of_run = fit.result
+    assert len(of_run.steps) == 4
+    assert [step for step, _ in of_run.held_out] == [0, 4]
+    assert of_run.held_out_before == result.decision.seed_mean
+    assert sum(of_run.rollouts.values()) == result.evaluations
     assert result.accepted
     assert world.quality(best.template) > 0.4 > world.quality(world.SEED_PROMPT)
     assert 0 < result.decision.lower <= result.decision.gain <= result.decision.upper
@@ -104,40 +102,30 @@ def test_apo_finds_better_prompts_and_says_how_sure_it_is(
     assert {rollout.input["request"].split()[0] for rollout in held_out} == {"val"}
 
 
-def test_held_out_tasks_are_never_shown_to_the_models(world, fit, worker, options) -> None:
-    seen: list[str] = []
-    answer = world.Proposer(1, repeatable=True)
-
-    def listen(body: dict[str, Any]) -> str:
-        seen.append(str(body["messages"]))
-        return answer(body)
-
-    with EchoLLM(listen) as llm:
-        algorithm = agl.APO(**{**options, "base_url": llm.url})
-        fit(algorithm, worker)
+def test_held_out_tasks_are_never_shown_to_the_models(fit, worker, options, proposer) -> None:
+    fit(agl.APO(**options), worker)
+    seen = [str(body["messages"]) for body in proposer.requests]
     assert any("train 1" in text for text in seen)
     assert not any("val " in text for text in seen)
 
 
 def test_tasks_of_both_datasets_have_no_part_in_the_decision(world, fit, worker, options, caplog):
     tasks = world.make_tasks(1, 40, "train")
-    algorithm = agl.APO(**{**options, "beam_rounds": 1})
-    store = fit(algorithm, worker, train=tasks[:25], val=[*tasks[20:], tasks[30], tasks[31]])
+    given = {"train": tasks[:25], "val": [*tasks[20:], tasks[30], tasks[31]]}
+    algorithm = fit(agl.APO(**{**options, "beam_rounds": 1}), worker, **given)
     assert "7 of 22 tasks of val_dataset have no part in the decision: 5 are in" in caplog.text
     assert "and 2 are copies of others" in caplog.text
-    rollouts = asyncio.run(store.query_rollouts())
-    held_out = [r.input for r in rollouts if r.metadata["prompts"].get("split") == "held_out"]
+    held_out = [r.input for r in rollouts_of(algorithm, "held_out")]
     assert held_out
     assert all(task in tasks[25:] for task in held_out)
 
 
 def test_no_better_candidate_leaves_the_seed(world, fit, worker, options) -> None:
     with EchoLLM(world.Proposer(1, paraphrase_only=True)) as llm:
-        algorithm = agl.APO(**{**options, "base_url": llm.url, "beam_rounds": 2})
-        store = fit(algorithm, worker)
+        algorithm = fit(agl.APO(**{**options, "base_url": llm.url, "beam_rounds": 2}), worker)
     assert not algorithm.result.accepted
     assert algorithm.get_best_prompt().template == world.SEED_PROMPT
-    latest = asyncio.run(store.get_latest_resources())
+    latest = asyncio.run(algorithm.get_store().get_latest_resources())
     assert latest.resources["prompt_template"].template == world.SEED_PROMPT
 
 
@@ -153,7 +141,7 @@ def test_run_is_not_continued_with_other_options(fit, worker, options) -> None:
 def test_prompts_command_shows_tree_difference_curve_and_result(fit, worker, options, tmp_path):
     file = tmp_path / "store.db"
     algorithm = agl.APO(**options)
-    asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).close())
+    asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).get_store().close())
     shown = prompts(str(file))
     assert "seed  " in shown
     assert "r1.1.1" in shown
@@ -206,7 +194,8 @@ def test_edit_that_breaks_the_template_is_dropped(world, fit, worker, options, t
     file = tmp_path / "store.db"
     with EchoLLM(break_some) as llm:
         algorithm = agl.APO(**{**options, "base_url": llm.url, "beam_rounds": 1})
-        asyncio.run(fit(algorithm, worker, store=agl.SqliteLightningStore(file)).close())
+        fit(algorithm, worker, store=(store := agl.SqliteLightningStore(file)))
+        asyncio.run(store.close())
     [run] = json.loads(prompts(str(file), "--json"))
     reasons = [node["dropped"] for node in run["nodes"] if node["dropped"]]
     assert "the edit breaks 'prompt_template': it lost the placeholder 'request'" in reasons
@@ -240,16 +229,13 @@ def test_run_whose_endpoint_failed_goes_on_when_it_is_back(world, fit, worker, o
         with pytest.raises(AlgorithmError, match="Running again continues here"):
             fit(agl.APO(**options), worker, store=store)
         down = False
-        algorithm = agl.APO(**options)
-        fit(algorithm, worker, store=store)
+        algorithm = fit(agl.APO(**options), worker, store=store)
     assert algorithm.result is not None
 
 
 def test_dataset_smaller_than_a_batch_is_used_again_and_again(world, fit, worker, options) -> None:
     algorithm = agl.APO(**{**options, "beam_rounds": 1, "gradient_batch_size": 8})
-    store = fit(algorithm, worker, train=world.make_tasks(1, 3, "train"))
-    rollouts = asyncio.run(store.query_rollouts())
-    on_train = [r for r in rollouts if r.metadata["prompts"].get("split") == "search"]
+    on_train = rollouts_of(fit(algorithm, worker, train=world.make_tasks(1, 3, "train")), "search")
     of_seed = [r for r in on_train if r.metadata["prompts"]["candidate"] == "seed"]
     assert len(of_seed) >= 8
     assert {r.input["request"] for r in on_train} == {"train 0", "train 1", "train 2"}
@@ -262,27 +248,23 @@ def test_budget_that_cannot_conclude_is_refused_with_the_number_that_would_do(fi
         fit(agl.APO(**options, max_evaluations=100), worker, store=store)
     assert len(asyncio.run(store.query_rollouts())) == 0
     enough = int(str(e.value).split("Give max_evaluations=")[1].split()[0])
-    algorithm = agl.APO(**options, max_evaluations=enough)
-    fit(algorithm, worker)
+    algorithm = fit(agl.APO(**options, max_evaluations=enough), worker)
     assert algorithm.result.evaluations <= enough
     with pytest.raises(ConfigError, match=f"Give max_evaluations={enough} "):
         fit(agl.APO(**options, max_evaluations=enough - 1), worker)
 
 
-def test_rewards_out_of_range_and_missing_rewards_are_named(fit, options) -> None:
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [(7.0, r"reward 7, outside reward_range=\(0, 1\)"), (None, "succeeded without a reward")],
+)
+def test_rewards_out_of_range_and_missing_rewards_are_named(fit, options, reward, said) -> None:
     @agl.rollout
-    def points(task: Any, prompt_template: agl.PromptTemplate) -> float:
-        return 7.0
+    def gives(task: Any, prompt_template: agl.PromptTemplate) -> float | None:
+        return reward
 
-    with pytest.raises(AlgorithmError, match=r"reward 7, outside reward_range=\(0, 1\)"):
-        fit(agl.APO(**options), points)
-
-    @agl.rollout
-    def silent(task: Any, prompt_template: agl.PromptTemplate) -> None:
-        return None
-
-    with pytest.raises(AlgorithmError, match="succeeded without a reward"):
-        fit(agl.APO(**options), silent)
+    with pytest.raises(AlgorithmError, match=said):
+        fit(agl.APO(**options), gives)
 
 
 def test_failed_evaluations_are_run_again_and_then_left_out(world, fit, options, caplog) -> None:
@@ -297,8 +279,7 @@ def test_failed_evaluations_are_run_again_and_then_left_out(world, fit, options,
             raise OSError("no connection")
         return 1.0 if len(world.facts_of(prompt_template.template)) > 0 else 0.0
 
-    algorithm = agl.APO(**{**options, "beam_rounds": 1})
-    fit(algorithm, fragile)
+    algorithm = fit(agl.APO(**{**options, "beam_rounds": 1}), fragile)
     result, decision = algorithm.result, algorithm.result.decision
     # Of a stream's position 2 every evaluation fails three times; of position 1 only the first.
     left_out = [evaluation for evaluation, number in runs.items() if number == 3]
@@ -319,8 +300,7 @@ def test_prompt_with_which_the_agent_fails_is_out_of_the_race(world, fit, option
             raise ValueError("this prompt breaks the parser")
         return 0.5
 
-    algorithm = agl.APO(**{**options, "beam_rounds": 1, "branch_factor": 1})
-    fit(algorithm, picky)
+    algorithm = fit(agl.APO(**{**options, "beam_rounds": 1, "branch_factor": 1}), picky)
     assert algorithm.result.best == "seed"
     assert algorithm.result.decision is None
     assert "candidate r1.1.1 is out of the race: 4 of its 4 evaluations failed" in caplog.text
@@ -350,27 +330,21 @@ def test_run_that_failures_stopped_goes_on_when_they_are_mended(world, fit, work
     store, down = agl.InMemoryLightningStore(), True
 
     @agl.rollout
-    async def sometimes(
-        task: dict[str, Any], prompt_template: agl.PromptTemplate, rollout: agl.Rollout
-    ) -> float:
+    async def sometimes(task: Any, resources: Any, rollout: agl.Rollout) -> float:
         if down and rollout.metadata["prompts"]["split"] == "search":
             raise OSError("503")
-        return await worker.training_rollout_async(
-            task, {"prompt_template": prompt_template}, rollout
-        )
+        return await worker.training_rollout_async(task, resources, rollout)
 
-    with pytest.raises(
-        AlgorithmError,
-        match=r"all 4 evaluations of the first prompt failed, in up to 3 runs each, most often "
-        "with 'agent: OSError: 503'. Mend that and run again",
-    ):
+    said = (
+        "all 4 evaluations of the first prompt failed, in up to 3 runs each, most often with "
+        "'agent: OSError: 503'. Mend that and run again"
+    )
+    with pytest.raises(AlgorithmError, match=said):
         fit(agl.APO(**options), sometimes, store=store)
     down = False
-    algorithm = agl.APO(**options)
-    fit(algorithm, sometimes, store=store)
+    algorithm = fit(agl.APO(**options), sometimes, store=store)
     assert algorithm.result.failed_evaluations == 0
-    unbroken = agl.APO(**options)
-    fit(unbroken, worker)
+    unbroken = fit(agl.APO(**options), worker)
     assert algorithm.result.decision == unbroken.result.decision
     assert algorithm.result.prompts == unbroken.result.prompts
 
@@ -498,23 +472,12 @@ def test_meta_prompt_that_asks_for_something_unknown_is_named(fit, worker, optio
 SECOND = "SECOND {{ experiments | length }} {{ prompt }}"
 
 
-def test_custom_templates_reach_the_models(world, fit, worker, options, tmp_path: Path) -> None:
-    seen: list[str] = []
-    answer = world.Proposer(1, repeatable=True)
-
-    def listen(body: dict[str, Any]) -> str:
-        seen.append(body["messages"][0]["content"])
-        return answer(body)
-
+def test_custom_templates_reach_the_models(fit, worker, options, proposer, tmp_path) -> None:
     file = tmp_path / "edit.j2"
     file.write_text("EDIT {{ prompt }} BY {{ critique }}")
-    with EchoLLM(listen) as llm:
-        algorithm = agl.APO(
-            **{**options, "base_url": llm.url, "beam_rounds": 1},
-            critique_template=["FIRST {{ prompt }}", SECOND],
-            edit_template=str(file),
-        )
-        fit(algorithm, worker)
+    templates = {"critique_template": ["FIRST {{ prompt }}", SECOND], "edit_template": str(file)}
+    fit(agl.APO(**{**options, **templates, "beam_rounds": 1}), worker)
+    seen = [body["messages"][0]["content"] for body in proposer.requests]
     assert {text.split()[0] for text in seen} == {"FIRST", "SECOND", "EDIT"}
     assert any(text.startswith("SECOND 4 Help with {request}.") for text in seen)
 
@@ -537,8 +500,8 @@ def test_a_run_that_goes_on_pays_for_nothing_again_and_has_each_metric_once(
     with EchoLLM(world.Proposer(1, repeatable=True)) as llm:
         for place in ("best", "best", "again"):  # from the second on it only plays again
             given = {**options, "base_url": llm.url, "run_dir": str(tmp_path / place)}
-            told, algorithm = Told(), agl.APO(**given)
-            fit(algorithm, worker, store=store, hooks=[told])
+            told = Told()
+            algorithm = fit(agl.APO(**given), worker, store=store, hooks=[told])
             result, decision = algorithm.result, algorithm.result.decision
             rollouts = len(asyncio.run(store.query_rollouts()))
             found.append((rollouts, len(llm.requests), decision, result.prompts))
@@ -569,8 +532,7 @@ def test_folder_of_another_or_a_live_run_is_left_as_it_is(fit, worker, options, 
 
 def test_files_go_into_the_folder_of_the_run_where_none_is_named(fit, worker, options, tmp_path):
     del options["run_dir"]
-    algorithm = agl.APO(**{**options, "beam_rounds": 1})
-    fit(algorithm, worker, run_dir=tmp_path / "run")
+    algorithm = fit(agl.APO(**{**options, "beam_rounds": 1}), worker, run_dir=tmp_path / "run")
     assert algorithm.result.run_dir == str(tmp_path / "run")
     names = "best_prompt.prompt_template.txt metrics.jsonl result.json run.json summary.json"
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {*names.split()}

@@ -42,12 +42,9 @@ class Logged:
         self.generations: list[int] = []
 
         @agl.rollout
-        async def logged(
-            task: dict[str, Any], prompt_template: agl.PromptTemplate, rollout: agl.Rollout
-        ) -> Any:
+        async def logged(task: Any, resources: Any, rollout: agl.Rollout) -> Any:
             self.generations.append((rollout.metadata or {})["generation"])
             await asyncio.sleep(0.05)  # ten times as long as ``Dying`` waits to look
-            resources: agl.NamedResources = {"prompt_template": prompt_template}
             return await worker.training_rollout_async(task, resources, rollout)
 
         self.agent = logged

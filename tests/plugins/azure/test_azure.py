@@ -51,14 +51,10 @@ async def test_old_deployments_go_before_new_ones_come(azure, sft, line, caplog)
     assert "costs by the hour until it is deleted: base-ft_v03" in caplog.text
 
 
-async def test_no_deployment_need_stay(azure, sft, line):
-    await line(capitals, sft(keep_deployment=False), TASKS, TASKS)
-    assert list(azure.deployments) == ["base"]
-
-
-async def test_no_deployment_need_stay_of_a_run_that_a_hook_ends(azure, sft, line):
-    algorithm = end_after_a_step(sft(iterations=3, keep_deployment=False))
-    await line(capitals, algorithm, TASKS, TASKS)
+@pytest.mark.parametrize("is_ended", [False, True])
+async def test_no_deployment_need_stay(azure, sft, line, is_ended):
+    algorithm = sft(iterations=3 if is_ended else 1, keep_deployment=False)
+    await line(capitals, end_after_a_step(algorithm) if is_ended else algorithm, TASKS, TASKS)
     assert algorithm.summary["iterations"] == 1
     assert list(azure.deployments) == ["base"]
 

@@ -6,11 +6,11 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.run_project import refuses, succeeds
 
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import LLM, Document, Failure, PromptTemplate, RolloutConfig, Span, TraceStatus
@@ -20,19 +20,16 @@ from agl_views.tables.file_store import FileStore
 
 from .traces import call_of, filled, ids_of, reward_span
 
-Agl = Callable[..., tuple[object, str, str]]
-
 pytestmark = pytest.mark.usefixtures("here")
 HERE = ("--path", "s.db")
 
 
-def exported(agl: Agl, form: str, *arguments: str) -> list[dict[str, Any]]:
-    code, out, err = agl("export", "--as", form, *HERE, *arguments)
-    assert code == 0, err
-    return [json.loads(line) for line in out.splitlines()]
+def exported(agl, form: str, *arguments: str) -> list[dict[str, Any]]:
+    found = succeeds(agl, "export", "--as", form, *HERE, *arguments).out
+    return [json.loads(line) for line in found.splitlines()]
 
 
-def imported(agl: Agl, file: str, code: int = 0) -> str:
+def imported(agl, file: str, code: int = 0) -> str:
     """What an import of a file says."""
     done, out, err = agl("import", file, *HERE)
     assert (done, out) == (code, ""), err
@@ -207,8 +204,7 @@ def test_parquet_holds_what_jsonl_holds(agl):
     make_store(trace([call, reward_span(1.0)]), answered("b", 0.5))
     for form in ("rows", "triplets", "messages", "sft", "dpo"):
         lines = exported(agl, form)
-        code, _, err = agl("export", "--as", form, *HERE, "-o", f"{form}.parquet")
-        assert code == 0, err
+        succeeds(agl, "export", "--as", form, *HERE, "-o", f"{form}.parquet")
         rows = parquet.read_table(f"{form}.parquet").to_pylist()
         assert len(rows) == len(lines), form
         for row, line in zip(rows, lines, strict=True):
@@ -533,9 +529,15 @@ def test_whole_store_is_read_many_rollouts_at_a_time(agl, monkeypatch):
     monkeypatch.setattr(FileStore, "_in_thread", lambda *given: [reads.append(1), read(*given)][1])
     assert agl("export", "--as", "store", *HERE, "-o", "all.jsonl")[0] == 0
     assert len(reads) < 10
-    code, _, err = agl("export", "--as", "store", "--url", "http://127.0.0.1:9")
-    assert code == 2
-    assert "where the server's file lies" in err
+    refuses(
+        agl,
+        "where the server's file lies",
+        "export",
+        "--as",
+        "store",
+        "--url",
+        "http://127.0.0.1:9",
+    )
 
 
 def test_whole_store_comes_back_as_it_was(agl):
@@ -578,6 +580,4 @@ def test_whole_store_comes_back_as_it_was(agl):
         assert [(await store.dequeue_rollout()).input for _ in range(2)] == ["queued", "new"]  # type: ignore
 
     filled(use, "new.db")
-    code, _, err = agl("import", "all.jsonl", "--path", "new.db")
-    assert code == 2
-    assert "goes into an empty one" in err
+    refuses(agl, "goes into an empty one", "import", "all.jsonl", "--path", "new.db")

@@ -1,9 +1,10 @@
 """``agl ledger``: sums per step out of a real store."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.run_project import succeeds
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.store.base import LightningStore
@@ -13,8 +14,6 @@ from agl_records.ledger.ledger import save_ledger
 from agl_records.types import LedgerItem
 
 from .traces import add, filled, ids_of
-
-Agl = Callable[..., Any]
 
 
 async def one_step(store: LightningStore, step: int, trained: int, excluded: int) -> None:
@@ -47,8 +46,7 @@ def make_store(folder: Path, steps: int = 2) -> Path:
 
 
 def test_each_step_has_a_line_and_the_total_is_their_sum(agl, tmp_path):
-    result = agl("ledger", str(make_store(tmp_path)))
-    assert result.code == 0
+    result = succeeds(agl, "ledger", str(make_store(tmp_path)))
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert lines[0] == "step mode rollouts trained calls calls trained excluded because"
     assert lines[2:] == [

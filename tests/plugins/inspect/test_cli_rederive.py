@@ -4,12 +4,12 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.digests import digests
+from tests.run_project import refuses, succeeds
 
 from agl.emitter import find_final_reward
 from agl.types import Span
@@ -20,7 +20,6 @@ from agl_sqlite import SqliteLightningStore
 
 from .traces import add, call_of, filled, reward_span
 
-Agl = Callable[..., tuple[object, str, str]]
 RUN = "first-run"
 REWARDS = """
 def length(task, messages):
@@ -89,10 +88,8 @@ def agl(project, agl):
     return agl
 
 
-def rederived(agl: Agl, *how: str) -> dict[str, Any]:
-    code, out, err = agl("rederive", RUN, *how, "--json")
-    assert code == 0, err
-    return json.loads(out)
+def rederived(agl, *how: str) -> dict[str, Any]:
+    return json.loads(succeeds(agl, "rederive", RUN, *how, "--json").out)
 
 
 def rewards_of(folder: str) -> dict[str, list[float | None]]:
@@ -138,8 +135,7 @@ def test_the_runs_name_each_other(agl, project):
 
 def test_export_and_compare_take_the_new_run(agl):
     found = rederived(agl, "--reward", "my_rewards:length")
-    code, out, err = agl("export", "--as", "dpo", "--path", found["folder"])
-    assert code == 0, err
+    out = succeeds(agl, "export", "--as", "dpo", "--path", found["folder"]).out
     pairs = [json.loads(line) for line in out.splitlines()]
     assert [(one["chosen_reward"], one["rejected_reward"]) for one in pairs] == [(3, 1), (4, 2)]
     compared = json.loads(agl("runs", "compare", RUN, found["run"], "--json")[1])
@@ -221,16 +217,13 @@ def test_a_rollout_on_which_the_function_fails_has_no_reward_and_says_why(agl):
     ids=str,
 )
 def test_what_will_not_do_is_named_and_leaves_nothing(agl, project, how, said):
-    code, _, err = agl("rederive", RUN, *how)
-    assert code == 2
-    assert said in err
+    refuses(agl, said, "rederive", RUN, *how)
     assert [path.name for path in (project / "agl-runs").iterdir()] == [RUN]
 
 
 def test_a_derived_run_is_not_the_newest_to_go_on_with_and_cannot_be_replayed(agl):
     new = rederived(agl, "--reward", "my_rewards:length")["run"]
-    code, _, err = agl("replay", new, "--step", "1")
-    assert (code, f"it was derived from '{RUN}'" in err) == (2, True)
+    refuses(agl, f"it was derived from '{RUN}'", "replay", new, "--step", "1")
     code, _, err = agl("run", "--resume")
     assert (code, RUN in err, new in err) == (2, True, False)
 
@@ -252,5 +245,4 @@ def test_algorithms_without_training_steps_refuse_a_replay_by_name(agl, project)
     (project / "agl-runs" / RUN / "config.yaml").write_text(config)
     agent = "import agl\n@agl.rollout\ndef agent(task) -> float:\n    return 1.0\n"
     (project / "my_agent.py").write_text(agent)
-    code, _, err = agl("replay", RUN, "--step", "1")
-    assert (code, "APO cannot train a step again" in err) == (2, True), err
+    refuses(agl, "APO cannot train a step again", "replay", RUN, "--step", "1")

@@ -6,12 +6,16 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from tests.run_project import write_project
+from tests.run_project import refuses, write_project
 
+import agl
 from agl.emitter import reward_attributes
+from agl.errors import StoreUnavailableError
 from agl.types import Failure, Span
+from agl_views.tables.file_store import FileStore
 
 from .traces import add, filled, ids_of, reward_span
 
@@ -82,9 +86,7 @@ def test_each_filter_leaves_its_own(listed, options, count):
     ],
 )
 def test_an_option_that_cannot_be_is_refused(agl, ran, options, problem):
-    refused = agl("rollouts", "--path", str(ran), *options.split())
-    assert refused.code == 2
-    assert problem in refused.err
+    refuses(agl, problem, "rollouts", "--path", str(ran), *options.split())
 
 
 def test_spans_of_a_rollout_are_listed(agl, ran, listed):
@@ -145,8 +147,7 @@ def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, tmp_pa
     assert "  1.692 on the way  " in agl("rollouts", *options).out.splitlines()[-1]
     options += ["--sort", "reward"]
     assert [row["reward"] for row in json.loads(agl("rollouts", *options, "--json").out)] == [0.5]
-    refused = agl("rollouts", *options, "--failed")
-    assert (refused.code, "a reward counts where the rollout succeeded" in refused.err) == (2, True)
+    refuses(agl, "a reward counts where the rollout succeeded", "rollouts", *options, "--failed")
 
 
 def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl, tmp_path):
@@ -186,3 +187,45 @@ def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, tmp_
     assert "left out, as it is damaged" in spans.err
     shown = agl("show", ids[0], "--path", str(tmp_path / "s.db"))
     assert (shown.code, f"rollout '{ids[0]}'" in shown.err) == (1, True)
+
+
+AGL = str(Path(sys.executable).with_name("agl"))
+
+
+def said(*arguments):
+    done = subprocess.run([AGL, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_store_is_read_beside_who_has_it_open(tmp_path, is_open):
+    path = tmp_path / "store.db"
+    store = agl.SqliteLightningStore(path)
+    rollout = await store.start_rollout("the task", worker_id="w")
+    if not is_open:
+        await store.close()
+    where = ("--path", str(path))
+    before = sorted(tmp_path.iterdir())
+    assert rollout.rollout_id in said("rollouts", *where)
+    assert "the task" in said("show", rollout.rollout_id, *where)
+    said("spans", rollout.rollout_id, *where)
+    said("ledger", str(path))
+    assert sorted(tmp_path.iterdir()) == before
+    if is_open:
+        await store.close()
+
+
+async def test_a_file_of_another_schema_is_not_read_as_ours(tmp_path):
+    path = tmp_path / "store.db"
+    store = agl.SqliteLightningStore(path)
+    await store.enqueue_rollout("t")
+    await store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    beside = FileStore(path)
+    with pytest.raises(StoreUnavailableError) as told:
+        await beside.query_rollouts()
+    assert f"store {str(path)!r}: made by a newer agl (schema 999" in str(told.value)
+    await beside.close()

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from tests.run_project import Agl, begin
+from tests.run_project import begin, refuses, succeeds
 
 from agl_learning.run.folder import begin_generation
 from agl_runs.records import RunStart
@@ -25,7 +25,7 @@ from .traces import add, filled, reward_span
 pytestmark = pytest.mark.usefixtures("project")
 
 
-def told(agl: Agl, *command: str) -> Any:
+def told(agl, *command: str) -> Any:
     """What a command writes as JSON."""
     return json.loads(agl(*command, "--json").out)
 
@@ -48,11 +48,9 @@ def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl):
     words = r"a-broken-one: store 'agl-runs.a-broken-one.store\.db': .*: file is not a database\."
     assert re.search(words, agl("runs").err)
     assert agl("runs", "compare", stopped, stopped).code == 0
-    result = agl("run", "--resume")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "run", "--resume")
     assert f"run: {stopped}\n" in result.err
-    result = agl("run", "agl.yaml", "--resume", "a-broken-one")
-    assert (result.code, "store.db" in result.err) == (2, True)
+    refuses(agl, "store.db", "run", "agl.yaml", "--resume", "a-broken-one")
 
 
 def test_runs_are_listed(agl, project):
@@ -69,10 +67,8 @@ def test_runs_are_listed(agl, project):
     text = agl("runs", "show", second).out
     assert "algorithm.rate" in text
     assert "agl-core" in text
-    result = agl("runs", "show", "2")
-    assert (result.code, "is the beginning of several runs" in result.err) == (2, True)
-    result = agl("runs", "show", "nope")
-    assert (result.code, f"the newest are: {first}, {second}" in result.err) == (2, True)
+    refuses(agl, "is the beginning of several runs", "runs", "show", "2")
+    refuses(agl, f"the newest are: {first}, {second}", "runs", "show", "nope")
 
 
 def test_rewards_have_four_digits_in_tables_and_all_in_json(agl, project):
@@ -135,8 +131,7 @@ def test_runs_are_compared_while_their_stores_are_in_use(agl):
 
 def test_run_is_deleted_with_its_folder_when_asked(agl, project):
     first, second = begin(agl), begin(agl)
-    result = agl("runs", "delete", first, "--yes", "--json")
-    assert result.code == 0, result.err
+    result = succeeds(agl, "runs", "delete", first, "--yes", "--json")
     said = json.loads(result.out)
     assert said.pop("spans") >= 4
     counts = {"resources": 0, "rollouts": 4, "attempts": 4, "documents": 0}
@@ -165,17 +160,16 @@ def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
     words = "is running (process 1 on gone); stop it first; if that machine is gone, delete it with"
     assert (result.code, words in result.err) == (2, True)
     assert agl(*delete, "there", "--force").code == 0
-    result = agl(*delete, "here", "--force")
-    assert (result.code, "stop it first\n" in result.err) == (2, True)
+    refuses(agl, "stop it first\n", *delete, "here", "--force")
     rows = told(agl, "runs", "--path", "kept.db")
     assert [row["run"] for row in rows] == ["here"]
 
 
 def test_folder_that_holds_more_than_the_run_is_not_removed(agl, project):
     run_id = begin(agl, "run_dir=.")
-    result = agl("runs", "--path", "store.db", "delete", run_id, "--yes", "--folder")
-    assert result.code == 2
-    assert "without --folder" in result.err
+    refuses(
+        agl, "without --folder", "runs", "--path", "store.db", "delete", run_id, "--yes", "--folder"
+    )
     assert (project / "tasks.jsonl").is_file()
 
 
@@ -185,8 +179,8 @@ def test_copy_of_a_run_is_deleted_with_its_own_folder(agl, project, name):
     folder, kept = project / "agl-runs" / run_id, project / "kept"
     copy = kept / (run_id if name == "the id" else name)
     shutil.copytree(folder, copy)
-    result = agl("runs", "--path", str(copy / "store.db"), "delete", run_id, "--folder", "--yes")
-    assert result.code == 0, result.err
+    delete = ("runs", "--path", str(copy / "store.db"), "delete", run_id)
+    succeeds(agl, *delete, "--folder", "--yes")
     assert (folder.exists(), copy.exists()) == (True, False)
 
 
@@ -207,8 +201,7 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(agl
         old.rename(new)
     metrics = new / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace("0.25", "9.5"))
-    reported = agl("report", str(new))
-    assert reported.code == 0, reported.err
+    reported = succeeds(agl, "report", str(new))
     assert "9.5 -> 0.5 in training" in reported.out
     assert re.search(r"model +agl-runs/elsewhere/checkpoints/step-000002", reported.out)
     assert "untouched" not in (new / "report.html").read_text()
@@ -232,9 +225,7 @@ def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, proj
     # The newest store is another one.
     found = told(agl, "rollouts", "--run", run_id)
     assert rollout in [one["rollout_id"] for one in found]
-    refused = agl("ledger", "nope")
-    assert refused.code == 2
-    assert f"no run 'nope' here; the newest are: {run_id}, {newer}" in refused.err
+    refuses(agl, f"no run 'nope' here; the newest are: {run_id}, {newer}", "ledger", "nope")
     assert agl("ledger", "nope.db").err == "agl: nope.db: no such store file\n"
 
 

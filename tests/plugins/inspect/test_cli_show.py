@@ -1,16 +1,30 @@
-"""``agl show``: what people read of a rollout."""
+"""``agl show``: what people read of a rollout, attempt, call, span, task or run; of nothing."""
 
 import asyncio
 import json
+import re
 from typing import Any
 
+import pytest
+from tests.stores import opened
+
 import agl
-from agl.types import Span
+from agl.errors import ConfigError
+from agl.types import Failure, RolloutConfig, Span
 from agl.utils.text import printable
+from agl_inspect.commands.show import LEARNED
+from agl_inspect.report.text import summary_text
+from agl_inspect.show import id_lookup, id_queries, run as run_subject
+from agl_inspect.show.id_lookup import find
+from agl_inspect.show.id_queries import Reading, Subject, reading_of, task_id
+from agl_inspect.show.task import show_task, task_lines
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 from agl_sqlite import SqliteLightningStore
+from agl_sqlite.ids import id_begins
 
 from .test_cli_explain import step
-from .traces import add, call_of, filled, reward_span
+from .traces import add, call_of, filled, ids_of, reward_span
 
 
 def said(number: int, messages: list[Any], answer: dict[str, Any]) -> Span:
@@ -32,8 +46,7 @@ def test_conversation_is_told_once_with_what_became_of_each_answer(show):
     (rollout_id, *_) = filled(
         lambda store: step(store, "final", CONVERSATION, [reward_span(0.0, 5)])
     )
-    code, text = show(rollout_id)
-    assert code == 0
+    text = show(rollout_id)
     lines = text.splitlines()
     assert lines[2] == "task     task"
     assert lines[3] == "reward   1 (primary)"
@@ -44,9 +57,9 @@ def test_conversation_is_told_once_with_what_became_of_each_answer(show):
     assert "    (2 messages as before)\n    tool      a \\x1b[2Jcat \\u202etac\n" in text
     assert f"    assistant {'x' * 2_000}… (1000 characters more: --full)\n" in text
     assert f"trained: reward 1. Why: agl explain {rollout_id}" in text.replace(", advantage +0", "")
-    assert f"    assistant {'x' * 3_000}\n" in show(rollout_id, "--full")[1]
-    assert "    sampled   1:-0.1 2:-0.2\n" in show(rollout_id, "--tokens")[1]
-    told = json.loads(show(rollout_id, "--json")[1])
+    assert f"    assistant {'x' * 3_000}\n" in show(rollout_id, "--full")
+    assert "    sampled   1:-0.1 2:-0.2\n" in show(rollout_id, "--tokens")
+    told = json.loads(show(rollout_id, "--json"))
     assert [call["messages"][0] for call in told["calls"]] == [ASKS, ASKS]
     assert {call["fate"]["reward"] for call in told["calls"]} == {1.0}
     assert told["rollout"]["input"] == "task"
@@ -65,8 +78,7 @@ def test_error_of_an_agent_has_its_place_and_traceback(show):
         return (await store.query_rollouts())[-1].rollout_id
 
     rollout_id = filled(newest)
-    code, text = show(rollout_id.removeprefix("ro-")[:8])
-    assert code == 0
+    text = show(rollout_id.removeprefix("ro-")[:8])
     line = breaks.__code__.co_firstlineno + 1
     assert f"failed in the agent, {__file__}:{line}\n" in text
     assert "    error     KeyError: 'no fruit \\x1b[31m'\n" in text.replace("\\\\x1b", "\\x1b")
@@ -81,25 +93,25 @@ def test_what_is_not_there_is_said(show):
 
     one, _, waiting = filled(fill)
     unknown = "agl: the store has no rollout, attempt, call, span, task or run "
-    assert show("nothing") == (2, f"{unknown}'nothing'. See: agl rollouts\n")
-    code, text = show("ro-")
-    assert (code, "'ro-' is the beginning of several: rollout ro-" in text) == (2, True)
+    assert show("nothing", code=2) == f"{unknown}'nothing'. See: agl rollouts\n"
+    assert "'ro-' is the beginning of several: rollout ro-" in show("ro-", code=2)
     # What it has in its midst is no beginning, however many there are of those.
-    assert show(one[5:])[1].startswith(f"{unknown}{one[5:]!r}")
-    code, text = show(one, "--attempt", "3")
-    assert (code, text) == (2, f"agl: rollout {one!r} has no attempt 3; it has 1\n")
-    assert "attempt  none yet\ntask     later\nreward   none was given" in show(waiting)[1]
-    assert "no algorithm has accounted for it" in show(one)[1]
+    assert show(one[5:], code=2).startswith(f"{unknown}{one[5:]!r}")
+    assert (
+        show(one, "--attempt", "3", code=2) == f"agl: rollout {one!r} has no attempt 3; it has 1\n"
+    )
+    assert "attempt  none yet\ntask     later\nreward   none was given" in show(waiting)
+    assert "no algorithm has accounted for it" in show(one)
 
 
 def test_which_of_several_rewards_counts_is_said(show):
     given = [reward_span(value, n) for n, value in enumerate((0.2, 0.9), 1)]
     rollout_id = filled(lambda store: add(store, given)).rollout_id
-    assert "\nreward   0.9 counts, of 0.2 (primary), 0.9 (primary)\n" in f"{show(rollout_id)[1]}\n"
+    assert "\nreward   0.9 counts, of 0.2 (primary), 0.9 (primary)\n" in f"{show(rollout_id)}\n"
     given[1] = given[1].model_copy(update={"attributes": {"agentlightning.reward.0.value": 1e308}})
     given.insert(0, reward_span(0.1, 9).model_copy(update={"sequence_id": 0}))
     rollout_id = filled(lambda store: add(store, given)).rollout_id
-    text = show(rollout_id)[1]
+    text = show(rollout_id)
     assert "\nreward   none counts, of " in text
     assert "; 1 refused: reward 'primary' is '1e+308'" in text
 
@@ -113,8 +125,8 @@ def test_refused_rewards_are_said_to_be(show):
     ]
     rollout_id = filled(lambda store: add(store, refused)).rollout_id
     why = "2 refused: reward 'primary' is '1e+308' (float); expected a number from -1e+12 to 1e+12"
-    assert f"\nreward   {why}\n" in f"{show(rollout_id)[1]}\n"
-    told = json.loads(show(rollout_id, "--json")[1])
+    assert f"\nreward   {why}\n" in f"{show(rollout_id)}\n"
+    told = json.loads(show(rollout_id, "--json"))
     expected = ["reward 'primary' is 'high", "reward 'primary' is '1e+3"]
     assert [one["problem"][:25] for one in told["rewards_refused"]] == expected
 
@@ -131,9 +143,316 @@ def test_long_trace_is_cut_and_says_where_the_rest_is(show):
         for n in range(151, 2_200)
     ]
     rollout_id = filled(lambda store: add(store, [*calls, *work])).rollout_id
-    text = show(rollout_id)[1]
+    text = show(rollout_id)
     assert "answer 100\n" in text
     assert "answer 101\n" not in text
     assert f"\n50 more calls: --full shows them, agl show {rollout_id}/SPAN one\n" in text
     assert "of 2199 spans only the calls and rewards were read: --full reads all" in text
-    assert "answer 150\n" in show(rollout_id, "--full")[1]
+    assert "answer 150\n" in show(rollout_id, "--full")
+
+
+WHERE = {"type": "object", "properties": {"at": {"type": "string"}}}
+TOOL = {"name": "look", "description": "See what is there.", "parameters": WHERE}
+TOOLS = json.dumps([{"type": "function", "function": TOOL}])
+ASKED = {"role": "user", "content": "Which room?"}
+
+
+def answered(number: int, text: str) -> Span:
+    span = said(number, [ASKED], {"content": text})
+    more = {"gen_ai.tool.definitions": TOOLS, "gen_ai.response.id": f"chatcmpl-{text}"}
+    return span.model_copy(update={"attributes": {**span.attributes, **more}})
+
+
+GOOD = [answered(1, "attic"), reward_span(1.0, 2)]
+BAD = [answered(3, "cellar \x1b[2J"), reward_span(0.0, 4)]
+
+
+def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_credit(show):
+    one, other = filled(lambda store: step(store, "final", GOOD, BAD))
+    text = show(f"{1:016x}")
+    assert show("chatcmpl-att") == text
+    assert text.startswith(f"span     {1:016x}, ")
+    assert f"\nof       {one}, attempt at-" in text
+    assert "\nanswer   chatcmpl-attic\nlearned  step 1 of toy\n" in text
+    assert "    credit   1 by rule 'final': " in text
+    assert "    advantage +0.7071: " in text
+    assert "    tool      look(at) See what is there.\n" in text
+    assert "    user      Which room?\n    assistant attic\n" in text
+    tokens = show(f"{1:016x}", "--tokens")
+    assert "                  0       1    -0.1000  1\n                  1       2" in tokens
+    assert "cellar \\x1b[2J" in show("chatcmpl-cellar")
+    told = json.loads(show(f"{other}/{3:016x}", "--json"))
+    assert (told["kind"], told["calls"][0]["fate"]["reward"]) == ("span", 0.0)
+    assert told["calls"][0]["mask"] == [1, 1]
+
+
+def test_span_that_is_no_call_is_shown_with_its_attributes(show):
+    filled(lambda store: step(store, "final", GOOD))
+    assert "    agentlightning.reward.0.value: 1.0\n" in show(f"{2:016x}")
+
+
+def test_attempt_is_shown_as_its_own(show):
+    async def fill(store: SqliteLightningStore) -> list[str]:
+        rollout = await store.start_rollout(
+            "task", config=RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        )
+        first = rollout.attempt.attempt_id
+        error = Failure(boundary="agent", type="KeyError", message="'fruit'")
+        await store.update_attempt(rollout.rollout_id, first, status="failed", error=error)
+        second = await store.dequeue_rollout()
+        assert second is not None
+        return [first, second.attempt.attempt_id]
+
+    first, second = filled(fill)
+    assert f"attempt  1 of 2, {first}: failed" in show(first)
+    assert "failed in the agent" in show(first.removeprefix("at-"))
+    assert f"attempt  2 of 2, {second}: preparing" in show(second[:-1])
+
+
+def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):
+    one, other = filled(lambda store: step(store, "final", GOOD, BAD))
+    text = show(task_id("task"))
+    lines = text.splitlines()
+    assert lines[0] == f"task     {task_id('task')}: task"
+    assert lines[1] == "rewards  2 that count: mean 0.5, from 0 to 1, standard deviation 0.7071"
+    assert "parting  1 messages are the same in all 2 conversations; then:\n" in text
+    assert f"  {one}; reward 1\n    assistant attic\n" in text
+    assert f"  {other}; reward 0\n    assistant cellar \\x1b[2J\n" in text
+    told = json.loads(show(task_id("task")[:9], "--json"))
+    assert [line["reward"] for line in told["rollouts"]] == [1.0, 0.0]
+    assert (told["rewards"]["mean"], told["common_messages"]) == (0.5, 1)
+
+
+def test_task_with_an_id_of_its_own_is_found_by_it(show):
+    async def fill(store: SqliteLightningStore) -> str:
+        await store.enqueue_rollout({"id": "gsm-12", "question": "?"})
+        return (await store.enqueue_rollout({"id": "gsm-13", "question": "?"})).rollout_id
+
+    rollout_id = filled(fill)
+    assert rollout_id in show("gsm-13")
+
+
+def test_run_is_shown_step_by_step(show):
+    async def fill(store: SqliteLightningStore) -> str:
+        await begin_run(store, RunStart(run_id="grpo-20261122", algorithm="grpo"))
+        for number, value in enumerate((0.0, 1.0, 1.0)):
+            about = {"run": "grpo-20261122", "step": number // 2}
+            rollout = await add(store, [reward_span(value)], task="x", metadata=about)
+        return rollout.rollout_id
+
+    last = filled(fill)
+    text = show("grpo-2026")
+    assert text.startswith("run      grpo-20261122: grpo, ")
+    assert (
+        show("grpo-2026", "--tokens", "--attempt", "3", code=2)
+        == "agl: --attempt, --tokens does not go with run grpo-20261122\n"
+    )
+    rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    expected = [["0", "train", "2", "0.5", "0", "1"], ["1", "train", "1", "1", "1", "1"]]
+    assert [row[:-1] for row in rows] == expected
+    assert rows[1][-1] == last
+
+
+def test_rewards_of_what_did_not_succeed_are_in_no_mean(show):
+    async def fill(store: SqliteLightningStore) -> list[str]:
+        await begin_run(store, RunStart(run_id="grpo-1", algorithm="grpo"))
+        ids: list[str] = []
+        about = {"task": "x", "metadata": {"run": "grpo-1", "step": 1}}
+        ends = {0.25: "succeeded", 1.692: "failed", 1.5: "", 0.75: "succeeded"}
+        for value, status in ends.items():
+            spans = [answered(len(ids) + 50, f"say {value}"), reward_span(value)]
+            if status:
+                rollout = await add(store, spans, status, **about)
+            else:
+                rollout = await store.start_rollout("x", mode="train", metadata=about["metadata"])
+                of = ids_of(rollout)
+                await store.add_many_spans([span.model_copy(update=of) for span in spans])
+                await store.update_rollout(rollout.rollout_id, status="cancelled")
+            ids.append(rollout.rollout_id)
+        return ids
+
+    ids = filled(fill)
+    lines = show("grpo-1").splitlines()
+    heads = next(line.split() for line in lines if line.startswith("step "))
+    assert heads[2:8] == ["rollouts", "failed", "cancelled", "reward", "lowest", "highest"]
+    row = next(line.split() for line in lines if line.startswith("1 "))
+    assert row[2:8] == ["4", "1", "1", "0.5", "0.25", "0.75"]
+    (step_,) = json.loads(show("grpo-1", "--json"))["steps"]
+    assert (step_["rewards"], step_["failed"], step_["cancelled"]) == ([0.25, 0.75], 1, 1)
+
+    text = show(task_id("x"))
+    assert "rewards  2 that count: mean 0.5, from 0.25 to 0.75, standard deviation 0.3536" in text
+    assert "1.692 on the way" in next(line for line in text.splitlines() if ids[1] in line)
+    assert f"  {ids[2]}; reward 1.5 on the way" in text
+    told = json.loads(show(task_id("x"), "--json"))
+    assert told["rewards"]["mean"] == 0.5
+    found = [(one["reward"], one["reward_on_the_way"]) for one in told["rollouts"]]
+    assert found == [(0.25, None), (None, 1.692), (None, 1.5), (0.75, None)]
+    said = "reward   1.692 (primary) on the way: it counts only where the attempt"
+    assert said in show(ids[1])
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+async def test_of_a_long_run_whole_steps_and_learning_are_shown(tmp_path, monkeypatch, is_file):
+    monkeypatch.setattr(run_subject, "MOST", 10)
+    store = SqliteLightningStore(tmp_path / "s.db") if is_file else agl.InMemoryLightningStore()
+    lines = [{"step": n, "reward/mean": n / 10} for n in range(1, 6)]
+    lines.append({"step": 0, "val/reward/mean": 0.125})
+    lines.append({"step": 5, "val/reward/mean": 0.75})
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    await begin_run(store, RunStart(run_id="mine", algorithm="grpo", folder=str(tmp_path)))
+    for n in range(1, 6):
+        for _ in range(4):
+            await store.start_rollout("x", mode="train", metadata={"run": "mine", "step": n})
+    shown = await run_subject.show_run(store, "mine")
+    learned = summary_text(shown.facts, 80, names=LEARNED)
+    text = "\n".join(run_subject.run_lines(shown, learned))
+    rows = [line.split()[:3] for line in text.splitlines() if re.match(r"\d+ +train", line)]
+    assert rows == [["4", "train", "4"], ["5", "train", "4"]]  # of step 3 only two were read
+    assert "whole steps among the newest 10; those of one step" in text
+    assert "0.125 before -> 0.75 after step 5" in text
+    assert "0.1 -> 0.5 in training, over 5 steps" in text
+    monkeypatch.setattr(run_subject, "MOST", 500)
+    whole = run_subject.run_lines(await run_subject.show_run(store, "mine"), "")
+    assert "newest" not in "\n".join(whole)
+    await store.close()
+
+
+def test_nothing_named_is_the_newest_failure_and_else_the_newest(show):
+    async def one(store: Any) -> str:
+        return (await add(store, GOOD)).rollout_id
+
+    async def three(store: Any) -> str:
+        failed = await add(store, GOOD, status="failed")
+        await add(store, GOOD)
+        return failed.rollout_id
+
+    newest = filled(one)
+    assert f"rollout  {newest}: succeeded" in show()
+    failed = filled(three)
+    assert f"rollout  {failed}: failed" in show()
+
+
+async def test_nothing_named_counts_no_more_rollouts_than_it_must():
+    asked: list[Any] = []
+
+    class Counting(agl.InMemoryLightningStore):
+        async def query_rollouts(self, **about: Any) -> Any:
+            asked.append(about["status_in"])
+            return await super().query_rollouts(**about)
+
+    store = Counting()
+    failed = await add(store, GOOD, status="failed")
+    asked.clear()
+    assert (await id_lookup.newest(store))[0].rollout_id == failed.rollout_id
+    assert asked == [["failed"]]
+
+
+def test_ambiguous_beginnings_name_the_candidates_and_unknown_ids_near_ones(show):
+    ids = filled(lambda store: step(store, "final", GOOD, GOOD))
+    text = show(f"{1:016x}", code=2)
+    assert all(f"call or span {1:016x} of {one}" in text for one in ids)
+    assert "ROLLOUT/SPAN says which" in text
+    show(f"{ids[1]}/{1:016x}")
+    wrong = f"{ids[0][:-1]}z"
+    assert f"near it are {ids[0]}" in show(wrong, code=2)
+
+
+async def test_files_and_other_stores_find_the_same(store):
+    ids = await step(store, "final", GOOD, BAD)
+    reading = reading_of(store)
+    assert type(reading) is Reading
+    assert await reading.rollouts(ids[1][:6]) == [Subject("rollout", ids[1], ids[1])]
+    [attempt] = [one for one in await reading.attempts("at-") if one.rollout_id == ids[0]]
+    assert await reading.attempts(attempt.name[:7]) == [attempt]
+    other = (await reading.attempts("at-"))[0]
+    span = Subject.of_span(ids[1], other.attempt_id, f"{3:016x}")
+    assert await reading.spans(f"{3:016x}") == [span]
+    assert [one.rollout_id for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
+    assert await reading.tasks(task_id("task")) == [Subject.of_task("task")]
+    assert await reading.rollouts_of("task") == ids
+
+
+def test_a_beginning_is_a_range_of_numbers():
+    assert id_begins("n", "id", "ro-") == "1"
+    assert id_begins("n", "id", "ro-x") == "0"
+    found = id_begins("n", "id", "ro-2a")
+    assert found.startswith("(n = 2 OR n BETWEEN 42 AND 42 OR n BETWEEN 672 AND 687 OR ")
+    assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
+
+
+async def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path):
+    async with opened(tmp_path / "s.db") as store:
+        for number in range(3):
+            await store.enqueue_rollout({"id": f"shop-{number}", "text": "a" * 200})
+        [one] = await reading_of(store).task("shop-1")
+        assert one.task == {"id": "shop-1", "text": "a" * 200}
+        assert await reading_of(store).task(one.name) == [one]
+        assert await reading_of(store).task("shop") == []
+        [other] = await Reading(store).task("shop-2")
+        assert other.task == {"id": "shop-2", "text": "a" * 200}
+
+
+def test_beginning_of_an_id_is_looked_for_by_key(tmp_path):
+    filled(lambda store: store.enqueue_rollout("task"), tmp_path / "s.db")
+    reading = reading_of(SqliteLightningStore(tmp_path / "s.db"))
+    for name, *columns in (
+        ("ids_of_rollouts", "n", "rollout_id"),
+        ("ids_of_attempts", "t.a", "t.attempt_id"),
+    ):
+        condition = id_begins(*columns, "ro-1ad1af5a8")
+        sql = f"EXPLAIN QUERY PLAN {reading._sql[name]}".replace("{ranges}", condition)
+        reading._sql["plan"] = sql
+        plan = " ".join(str(row) for row in reading.ask("plan", most=6))
+        assert "SCAN" not in plan
+
+
+async def test_what_was_not_looked_at_is_said(tmp_path, monkeypatch):
+    memory = agl.InMemoryLightningStore()
+    first = await memory.start_rollout("task")
+    for _ in range(2):
+        await memory.start_rollout("task")
+    attempt = first.attempt.attempt_id
+    monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 2)
+    monkeypatch.setattr(id_queries, "PAGE", 2)
+    among = "the newest 2 of 3 rollouts"
+    with pytest.raises(ConfigError, match=rf"no .* .{attempt}. was found; only {among}"):
+        await find(memory, attempt)
+    with pytest.raises(ConfigError, match=r"the store has no .* 'ro-zz'"):
+        await find(memory, "ro-zz")  # by its id the contract can be asked
+    shown = await show_task(memory, "task")
+    assert f"rollouts the newest 2 of 2 found among {among}" in "\n".join(task_lines(shown))
+    assert shown.as_json()["looked_at"] == among
+    monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 20)
+    assert (await find(memory, attempt)).kind == "attempt"
+    assert "newest" not in "\n".join(task_lines(await show_task(memory, "task")))
+
+
+async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(tmp_path, monkeypatch):
+    async with opened(tmp_path / "s.db") as store:
+        ids = [(await store.enqueue_rollout("task")).rollout_id for _ in range(4)]
+        assert await reading_of(store).rollouts_of("task") == ids
+        monkeypatch.setattr(id_queries, "NEWEST_OF_TASK", 3)
+        assert await reading_of(store).rollouts_of("task") == ids[1:]
+        text = "\n".join(task_lines(await show_task(store, "task")))
+        assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
+
+
+async def test_what_was_not_looked_at_in_a_file_is_said(tmp_path, monkeypatch):
+    async with opened(tmp_path / "s.db") as store:
+        await step(store, "final", GOOD, BAD)
+        with pytest.raises(ConfigError, match=r"the store has no .* 'feed-nothing'\. See"):
+            await find(store, "feed-nothing")
+        monkeypatch.setattr(id_queries, "NEWEST_ATTEMPTS", 1)
+        monkeypatch.setattr(id_queries, "NEWEST_SPANS", 1)
+        said = "spans of the newest 1 attempts and response ids in the newest 1 spans were"
+        with pytest.raises(ConfigError, match=said):
+            await find(store, "feed-nothing")
+
+
+@pytest.mark.parametrize("name", ["a" * 100_000, "task-" + "b" * 100_000, "ro-1/" + "/" * 100_000])
+def test_name_of_any_length_is_refused_at_once(show, name):
+    filled(lambda store: add(store, GOOD))
+    text = show(name, code=2)
+    assert len(text) < 200
+    assert "an id, or the beginning of one, has 1,000 at most" in text

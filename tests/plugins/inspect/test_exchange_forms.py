@@ -2,11 +2,11 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.run_project import refuses, succeeds
 
 from agl.emitter import get_rewards_from_span
 
@@ -25,8 +25,6 @@ SAID = [
 ]
 REWARDED = ("atif", "messages", "langfuse", "mlflow")
 
-Agl = Callable[..., tuple[object, str, str]]
-
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -36,10 +34,9 @@ def written(name: str, value: Any) -> str:
     return name
 
 
-def exported(agl: Agl, form: str) -> list[dict[str, Any]]:
-    code, out, err = agl("export", "--to", form, "--path", "s.db")
-    assert code == 0, err
-    return [json.loads(line) for line in out.splitlines()]
+def exported(agl, form: str) -> list[dict[str, Any]]:
+    found = succeeds(agl, "export", "--to", form, "--path", "s.db").out
+    return [json.loads(line) for line in found.splitlines()]
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "//"])
@@ -113,9 +110,13 @@ def test_a_known_id_with_another_content_is_refused_by_name(agl, form):
     to = ("--path", "s.db")
     assert agl("import", *file("a.json", "2", 1.0), *to)[0] == 0
     before = exported(agl, "messages")
-    code, _, err = agl("import", *file("b.json", "5", 0.0), *to)
-    assert code == 2
-    assert "rollout 'se-2' is in the store with another content, as 'ro-" in err
+    refuses(
+        agl,
+        "rollout 'se-2' is in the store with another content, as 'ro-",
+        "import",
+        *file("b.json", "5", 0.0),
+        *to,
+    )
     assert exported(agl, "messages") == before
     # The same content is the same rollout, with a reward that it did not have.
     _, _, err = agl("import", *file("a.json", "2", 0.5), *to)
@@ -180,8 +181,7 @@ def test_odd_messages_are_written_as_atif_or_left_out_by_name(agl, said, key, wr
     odd = [said, {"role": "user", "content": "?"}, {"role": "assistant", "content": "odd"}]
     rollouts = [{"id": "a", "messages": odd}, {"id": "b", "messages": SAID}]
     agl("import", written("own.json", {"rollouts": rollouts}), "--path", "s.db")
-    code, out, err = agl("export", "--to", "atif", "--path", "s.db")
-    assert code == 0, err
+    _, out, err = succeeds(agl, "export", "--to", "atif", "--path", "s.db")
     trajectories = [json.loads(line)["steps"] for line in out.splitlines()]
     if key is None:
         assert len(trajectories) == 1
@@ -233,8 +233,7 @@ def stored() -> dict[str, tuple[int, list[float]]]:
 )
 def test_a_score_pays_what_it_is_about(agl, traces, rollouts):
     arguments = ("import", "--from", "langfuse", written("run.json", traces), "--path", "s.db")
-    code, _, err = agl(*arguments)
-    assert code == 0, err
+    err = succeeds(agl, *arguments).err
     assert stored() == rollouts
     rewards = sum(len(given) for _, given in rollouts.values())
     assert err.startswith(f"{len(rollouts)} rollouts, {len(traces) + rewards} spans, {rewards} rew")

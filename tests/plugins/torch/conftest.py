@@ -9,36 +9,24 @@ pytest.importorskip("torch")
 SPECIAL, COLOURS = ["<pad>", "<user>", "<agent>", "<end>"], ["red", "green", "blue"]
 WORDS = [*SPECIAL, *COLOURS, "one", "two", "three", "four", "five", "and", "then", "stop"]
 
-TEMPLATE = (
-    "{% for m in messages %}"
-    "{{ '<user> ' if m['role'] == 'user' else '<agent> ' }}{{ m['content'] }} <end> "
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<agent> {% endif %}"
-)
-
-
-def build_tokenizer(template, *, is_broken=False):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    if not is_broken:
-        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="<end>", chat_template=template
-    )
-
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    return build_tokenizer(TEMPLATE)
+    from tests.seams.table_model import build_tokenizer
+
+    return build_tokenizer(WORDS)
 
 
 @pytest.fixture(scope="session")
 def broken_tokenizer():
     """It splits no words, as where its pre_tokenizer is set too late."""
+    from tests.seams.table_model import build_tokenizer
+    from tokenizers import pre_tokenizers
+
     template = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}"
-    return build_tokenizer(template, is_broken=True)
+    made = build_tokenizer(WORDS, template)
+    made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([])
+    return made
 
 
 TOOL_TEMPLATE = (

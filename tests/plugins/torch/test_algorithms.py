@@ -351,6 +351,13 @@ def test_a_teacher_of_other_tokens_is_refused(tmp_path, tokenizer):
         algorithm.load(None, tmp_path)
 
 
+def test_a_critic_that_does_not_know_the_models_tokens_is_refused(model):
+    narrow = build_model()
+    narrow.resize_token_embeddings(8)
+    with pytest.raises(ConfigError, match=r"the critic .*knows 8\. Give one with the same vocab"):
+        agl_torch.PPO(model="unused", critic=narrow).build_critic(model)
+
+
 def test_value_loss_by_hand():
     # Errors 1, 0.5 and -2. Held within 0.2 of the old value: (0.7 - 0)^2 = 0.49 < 1, as the value
     # went from 0.5 to 1; (0.5 - 0)^2 = 0.25 either way; from 1 to -1 it counts as 0.8: 0.2^2 < 4.

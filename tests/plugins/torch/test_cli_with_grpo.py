@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ pytest.importorskip("torch")
 pytest.importorskip("openai")
 
 from .conftest import write_project
-
-Agl = Callable[..., tuple[object, str]]
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def agl(tmp_path: Path, tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPa
     "evaluates",
     [[], ["val=tasks.jsonl", "algorithm.evaluation.every=1", "algorithm.evaluation.copies=2"]],
 )
-def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path, evaluates: list[str]):
+def test_the_doctor_sees_the_model_that_grpo_serves(agl, tmp_path: Path, evaluates: list[str]):
     before = {path.name for path in tmp_path.iterdir()}
     code, out = agl("doctor", "agl.yaml", *evaluates, "--json")
     diagnosis = json.loads(out)
@@ -54,7 +51,7 @@ def test_the_doctor_sees_the_model_that_grpo_serves(agl: Agl, tmp_path: Path, ev
 
 
 def test_the_doctor_and_the_run_refuse_a_tokenizer_that_loses_the_prompts(
-    agl: Agl, tmp_path: Path, broken_tokenizer: Any
+    agl, tmp_path: Path, broken_tokenizer: Any
 ) -> None:
     broken_tokenizer.save_pretrained(tmp_path / "model")
     code, out = agl("doctor", "agl.yaml", "--json")
@@ -69,7 +66,7 @@ def test_the_doctor_and_the_run_refuse_a_tokenizer_that_loses_the_prompts(
     assert "reach the model as 1 sequence of tokens" in " ".join(out.split())
 
 
-def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(agl: Agl) -> None:
+def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(agl) -> None:
     code, out = agl("run", "agl.yaml")
     assert (code, "ledger\nstep" in out) == (0, True), out
     ledger = json.loads(agl("ledger", "out", "--json")[1])
@@ -93,7 +90,7 @@ def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(
     assert trained == calls["trained"] > 0
 
 
-def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path: Path) -> None:
+def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl, tmp_path: Path) -> None:
     config = tmp_path / "agl.yaml"
     config.write_text(config.read_text().replace(', "run_dir": "learner"', ""))
     assert agl("run", "agl.yaml", "algorithm.steps=1")[0] == 0
@@ -109,7 +106,7 @@ def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl: Agl, tmp_path:
     assert len((tmp_path / "out/metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl: Agl, tmp_path: Path) -> None:
+def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl, tmp_path: Path) -> None:
     given = ("val=tasks.jsonl", "algorithm.evaluation.temperature=1", "algorithm.seed=1")
     assert agl("run", "agl.yaml", *given, "algorithm.run_dir=null")[0] == 0
     metrics = (tmp_path / "out/metrics.jsonl").read_bytes()

@@ -130,23 +130,19 @@ async def test_vllm_gets_the_adapter_alone(line, grpo, tmp_path, installed):
     assert "v1/load_lora_adapter" in (tmp_path / "run" / "told").read_text()
 
 
-async def test_a_server_that_reads_no_weights_ends_the_run(line, grpo, installed, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("broken", r"'vllm' failed at POST /collective_rpc.*cannot read"),
+        # At the last call of the second step.
+        ("dies at 32", r"'vllm' ended with exit code 9\b[^$]* run again"),
+    ],
+)
+async def test_a_server_that_fails_ends_the_run(line, grpo, installed, monkeypatch, fault, message):
     installed("vllm")
-    monkeypatch.setenv("ENGINE_FAKE", "broken")
-    with pytest.raises(AlgorithmError, match=r"'vllm' failed at POST /collective_rpc.*cannot read"):
-        await line(says_red, grpo(server="vllm"), ["one", "two", "three"])
-
-
-async def test_what_a_dead_server_failed_runs_again(line, grpo, installed, monkeypatch, tmp_path):
-    installed("vllm")
-    monkeypatch.setenv("ENGINE_FAKE", "dies at 32")  # at the last call of the second step
-    tasks = ["one", "two", "three"]
-    with pytest.raises(AlgorithmError, match=r"'vllm' ended with exit code 9\b[^$]* run again"):
-        await line(says_red, grpo(server="vllm", steps=3), tasks)
-    monkeypatch.delenv("ENGINE_FAKE")
-    again = grpo(server="vllm", steps=3, resume_from=str(tmp_path / "run"), run_dir=None)
-    await line(says_red, again, tasks)
-    assert [step["rollouts/failed"] for step in metrics(tmp_path)] == [0, 0, 0]
+    monkeypatch.setenv("ENGINE_FAKE", fault)
+    with pytest.raises(AlgorithmError, match=message):
+        await line(says_red, grpo(server="vllm", steps=3), ["one", "two", "three"])
 
 
 async def test_an_error_of_training_is_seen_first(engine, installed, tmp_path, monkeypatch):

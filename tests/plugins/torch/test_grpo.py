@@ -13,7 +13,9 @@ import agl
 import agl_torch
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
+from agl_learning.reports.findings import read_findings
 from agl_learning.run.checkpoint import find_checkpoint
+from agl_runs.result import known_of
 
 from ..agents import complete  # noqa: TID252
 from .conftest import COLOURS, build_model
@@ -92,6 +94,9 @@ async def test_reward_rises_and_every_call_is_accounted_for(line, grpo, tmp_path
     # 15 words: by chance about 1 in 15 answers is the right one.
     assert sum(rewards[:2]) / 2 < 0.5
     assert rewards[-1] > 0.8
+    assert algorithm.summary["warnings"] == []
+    first = metrics(tmp_path)[0]
+    assert (first["prompts/different"], first["prompts/as_tokens"]) == (2, 2)
     for step in metrics(tmp_path):
         excluded = sum(count for key, count in step.items() if key.startswith("calls/excluded/"))
         assert step["calls/total"] == 16 == step["calls/trained"] + excluded
@@ -466,3 +471,26 @@ async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, t
     algorithm.run_dir = str(tmp_path / "other")
     with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
         await line(bored, algorithm, ["one"])
+
+
+async def test_run_whose_prompts_are_all_lost_says_so(
+    line, grpo, tmp_path, broken_tokenizer, caplog
+):
+    algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
+    await line(says_red, algorithm, ["one", "two", "three"])
+    found = {one.code: one for one in read_findings(tmp_path / "run")[0]}
+    assert list(found) == ["same_prompts", "unknown_tokens", "no_gradient"]
+    assert found["same_prompts"].step == 1
+    assert "reach the model as 1 sequence of tokens" in caplog.text
+    assert algorithm.summary["calls_trained"] > 0  # were in a batch, and taught nothing
+    result = known_of("", tmp_path / "run", None)
+    assert result.trained is False
+    assert result.warnings == [str(one) for one in found.values()]
+
+
+async def test_run_whose_learning_rate_is_0_says_so_and_counts_as_untrained(line, grpo, tmp_path):
+    await line(says_red, grpo(learning_rate=0.0, steps=1), ["one", "two", "three"])
+    [found] = read_findings(tmp_path / "run")[0]
+    assert str(found).startswith("learning_rate is 0, so no step changes the weights")
+    result = known_of("", tmp_path / "run", None)
+    assert (result.trained, result.warnings) == (False, [str(found)])

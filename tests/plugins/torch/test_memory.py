@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import agl_torch
 from agl.errors import ConfigError
 from agl_torch import memory_estimate
 from agl_torch.critic import Critic
+from agl_torch.garbage import without_collections
 from agl_torch.learner import Learner
 from agl_torch.memory import check_memory, return_free_memory
 from agl_torch.models import checkpoint_layers
@@ -273,3 +275,27 @@ def test_freed_memory_goes_back_though_what_stays_lies_behind_it():
     return_free_memory()
     assert resident() < before - 30e6
     assert len(kept) == 10
+
+
+def test_garbage_is_looked_for_again_after_a_block_without():
+    with without_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_what_a_block_without_collections_made_is_old_and_can_still_be_collected():
+    with without_collections():
+        made = [[number] for number in range(5_000)]
+    assert not any(made is each for each in gc.get_objects(generation=0))
+    assert any(made is each for each in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_process_that_does_without_collections_goes_on_doing_so():
+    gc.disable()
+    try:
+        with without_collections():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

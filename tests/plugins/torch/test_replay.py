@@ -5,13 +5,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import fork_server
 from tests.digests import digests
+from tests.run_project import succeeds
 from tests.step_records import step_records
 from tests.stores import opened
 
@@ -27,8 +28,6 @@ from .conftest import build_model, write_project
 
 STEPS = 5
 OPTIONS = {"deterministic": True, "torch_threads": 1, "learning_rate": 0.01, "show_progress": False}
-
-Agl = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def agl_command(project: Path, agl: Agl) -> Agl:
+def agl_command(project: Path, agl):
     return agl
 
 
@@ -65,7 +64,7 @@ def run_id(project: Path) -> str:
     return json.loads((project / "out/run.json").read_text())["run"]
 
 
-def replay(command: Agl, project: Path, step: int, *more: str) -> tuple[object, Any]:
+def replay(command, project: Path, step: int, *more: str) -> tuple[object, Any]:
     where = ("--step", str(step), "--path", str(project / "out"))
     code, out, err = command("replay", run_id(project), *where, "--json", *more)
     return code, json.loads(out) if out else err
@@ -93,7 +92,7 @@ async def change(project: Path, rollout_id: str) -> None:
 
 @pytest.mark.parametrize(("step", "begun_at"), [(1, 0), (2, 0), (3, 2), (5, 4)])
 def test_a_step_trained_again_is_equal_bit_for_bit(
-    agl_command: Agl, project: Path, step: int, begun_at: int, monkeypatch: pytest.MonkeyPatch
+    agl_command, project: Path, step: int, begun_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project.parent)  # its model is found beside its file all the same
     before = digests(project / "out")
@@ -108,7 +107,7 @@ def test_a_step_trained_again_is_equal_bit_for_bit(
     assert digests(project / "out") == before
 
 
-def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, project: Path) -> None:
+def test_a_changed_reward_is_named_as_the_first_difference(agl_command, project: Path) -> None:
     _, changed = rollouts_of_step(project, 3)[1]
     asyncio.run(change(project, changed))
     code, found = replay(agl_command, project, 3)
@@ -125,27 +124,27 @@ def test_a_changed_reward_is_named_as_the_first_difference(agl_command: Agl, pro
     assert replay(agl_command, project, 2)[0] == 0
 
 
-def test_changed_weights_before_the_step_are_the_first_difference(agl_command: Agl, project: Path):
+def test_changed_weights_before_the_step_are_the_first_difference(agl_command, project: Path):
     change_record(project, 2, weights="0" * 32)
     code, found = replay(agl_command, project, 3)
     assert (code, found["first_difference"]) == (1, "weights after step 2")
 
 
-def test_another_option_is_named_and_differs(agl_command: Agl, project: Path) -> None:
+def test_another_option_is_named_and_differs(agl_command, project: Path) -> None:
     code, found = replay(agl_command, project, 3, "algorithm.learning_rate=0.02")
     assert (code, found["first_difference"]) == (1, "weights after step 3")
     (note,) = found["notes"]
     assert note == "with another option than the run: learning_rate: 0.01 then, 0.02 now"
 
 
-def test_a_step_that_was_not_trained_is_refused_by_name(agl_command: Agl, project: Path) -> None:
+def test_a_step_that_was_not_trained_is_refused_by_name(agl_command, project: Path) -> None:
     code, err = replay(agl_command, project, STEPS + 2)
     assert code == 2
     assert f"no step {STEPS + 2} of the run in" in err
     assert f"it has steps 1 to {STEPS}" in err
 
 
-def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project: Path) -> None:
+def test_deleted_rollouts_are_named_with_what_is_left(agl_command, project: Path) -> None:
     (group, _), *others = rollouts_of_step(project, 2)
     change_record(project, 2, rollouts=[(group, "ro-gone"), *others])
     shutil.rmtree(project / "out/checkpoints/step-000002")
@@ -155,7 +154,7 @@ def test_deleted_rollouts_are_named_with_what_is_left(agl_command: Agl, project:
     assert "What can be trained again: steps 1 to 1 and those after step 4" in err
 
 
-def test_a_damaged_checkpoint_is_left_out_for_the_one_before(agl_command: Agl, project: Path):
+def test_a_damaged_checkpoint_is_left_out_for_the_one_before(agl_command, project: Path):
     (project / "out/checkpoints/step-000004/model.safetensors").write_bytes(b"damaged")
     code, found = replay(agl_command, project, 5)
     assert (code, found["begun_at"]) == (0, 2)
@@ -172,13 +171,11 @@ def test_a_run_from_a_checkpoint_that_is_gone_says_what_can_be_trained(agl_comma
     assert replay(agl_command, project, 3)[0] == 0
 
 
-def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(agl_command: Agl, project: Path):
+def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(agl_command, project: Path):
     (project / "replay_judge.py").write_text("def shorter(reward):\n    return -reward\n")
     before = digests(project / "out")
     how = ("--reward", "replay_judge:shorter", "--path", "out", "--json")
-    code, out, err = agl_command("rederive", run_id(project), *how)
-    assert code == 0, err
-    found = json.loads(out)
+    found = json.loads(succeeds(agl_command, "rederive", run_id(project), *how).out)
     assert found["rollouts"] == found["records"] == STEPS * 2 * 4
     for one in found["tasks"]:
         assert one["before"] == one["credit_before"] != 0
@@ -187,7 +184,7 @@ def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(agl_command: Agl, 
     sys.modules.pop("replay_judge")
 
 
-def test_a_trainer_replays_in_python(agl_command: Agl, project: Path) -> None:
+def test_a_trainer_replays_in_python(agl_command, project: Path) -> None:
     sys.path.insert(0, os.getcwd())
     from asking_agent import agent  # pyright: ignore[reportMissingImports]
 

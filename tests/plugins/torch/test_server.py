@@ -9,10 +9,20 @@ import aiohttp
 import openai
 import pytest
 import torch
+from tests import fork_server
 
 from agl.errors import ConfigError
+from agl_http.server import bind
+from agl_models.completions import RequestError
 from agl_models.sampling.batcher import Batcher
+from agl_models.sampling.sequences import SamplingRequest
+from agl_torch.batch import token_logprobs
+from agl_torch.draws import sampling_distribution
+from agl_torch.generate import Sampler
 from agl_torch.server import InferenceServer, TorchApp
+
+from .conftest import WORDS
+from .test_learner import make_row
 
 MESSAGES = [{"role": "user", "content": "red and green"}]
 PROMPT = [1, 4, 12, 5, 3, 2]  # <user> red and green <end> <agent>
@@ -210,14 +220,6 @@ async def test_what_cannot_be_done_is_refused_by_name(server, change, status, me
     assert answer["error"]["type"] == "invalid_request_error"
 
 
-async def test_openai_client_raises_its_own_errors(client):
-    with pytest.raises(openai.NotFoundError, match="unknown model"):
-        await client.chat.completions.create(model="x", messages=MESSAGES)
-    with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=999)
-    assert caught.value.code == "context_length_exceeded"
-
-
 async def test_a_failure_of_the_model_is_an_answer_and_the_server_goes_on(server, monkeypatch):
     body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 2}
 
@@ -288,14 +290,6 @@ async def test_a_stream_that_cannot_begin_leaves_nothing_behind(model, tokenizer
         await app.close()
 
 
-async def test_what_fails_before_it_joins_fails_alone(server):
-    good = {"model": "tiny", "messages": MESSAGES, "max_tokens": 30}
-    bad = {**good, "chat_template_kwargs": {"return_tensors": "pt"}}
-    results = await asyncio.gather(*(post(server, body) for body in (good, bad, good)))
-    assert [status for status, _ in results] == [200, 400, 200]
-    assert "chat_template_kwargs" in results[1][1]["error"]["message"]
-
-
 async def test_a_request_that_cannot_join_fails_alone(server, monkeypatch):
     sampler, add = server.sampler, server.sampler.add
 
@@ -321,3 +315,71 @@ def test_other_machines_need_a_key(model, tokenizer):
     for host in ("0.0.0.0", "::", "192.0.2.1", "box.example"):
         with pytest.raises(ConfigError, match="AGL_SERVE_API_KEY"):
             InferenceServer(model, tokenizer, host=host, api_key="")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_by_both_numbers(model, tokenizer):
+    model.resize_token_embeddings(len(WORDS) - 1)
+    with pytest.raises(ConfigError, match=rf"has {len(WORDS)} tokens.*knows {len(WORDS) - 1}"):
+        InferenceServer(model, tokenizer)
+
+
+def test_a_prompt_that_the_model_cannot_read_is_refused_before_it_joins(model, tokenizer):
+    sampler = Sampler(model, tokenizer)
+    good = sampler.add(SamplingRequest([1, 4], max_tokens=2))
+    with pytest.raises(RequestError, match=f"token {len(WORDS)}; the model has {len(WORDS)}"):
+        sampler.add(SamplingRequest([1, len(WORDS)], max_tokens=2))
+    while not good.is_over:
+        sampler.step()
+    assert good.completion.token_ids
+
+
+def test_the_smallest_temperatures_take_the_most_probable_token():
+    logits_B_V = torch.tensor([[1.0, 3.0, 2.0]] * 3)
+    temperature_B = torch.tensor([1e-40, 1e-38, 1e-6])
+    logprobs_B_V, draw_B_V = sampling_distribution(logits_B_V, temperature_B, torch.ones(3))
+    torch.testing.assert_close(logprobs_B_V, torch.log_softmax(logits_B_V, -1))
+    assert draw_B_V.tolist() == [[0.0, 1.0, 0.0]] * 3
+
+
+async def test_answers_are_made_while_rows_are_scored(model, tokenizer):
+    """The output layer sees fewer states while rows are scored: not those of another thread."""
+    row = make_row("a", 5)
+    alone = token_logprobs(model, [row])
+    within, answered = asyncio.Event(), asyncio.Event()
+    loop, layer = asyncio.get_running_loop(), model.get_output_embeddings()
+    hold = []
+
+    def wait(module, arguments):
+        if hold:  # of the scoring pass alone: the server is asked in the midst of it
+            hold.clear()
+            loop.call_soon_threadsafe(within.set)
+            asyncio.run_coroutine_threadsafe(answered.wait(), loop).result(60)
+
+    with InferenceServer(model, tokenizer, model_name="tiny") as server:
+        body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "seed": 1}
+        _, before = await post(server, body)
+        model.base_model.register_forward_pre_hook(wait)
+        hold.append(True)
+        scoring = asyncio.create_task(asyncio.to_thread(token_logprobs, model, [row]))
+        await within.wait()
+        assert layer._forward_pre_hooks
+        status, meanwhile = await post(server, body)
+        answered.set()
+        scores = await scoring
+    assert status == 200
+    assert meanwhile["choices"][0]["message"] == before["choices"][0]["message"]
+    torch.testing.assert_close(scores.hidden_N_H, alone.hidden_N_H)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("port", "is in use"), ("model", "there is no such folder"), ("0.0.0.0", "AGL_SERVE_API_KEY")],
+)
+def test_what_cannot_be_served_is_told_with_exit_code_2(tmp_path, what, says):
+    with bind("127.0.0.1", 0) as sock:
+        port = str(sock.getsockname()[1]) if what == "port" else "0"
+        host = what if "." in what else "127.0.0.1"
+        command = ["-c", "from agl.cli import main; main()", "serve", tmp_path / "none"]
+        ended = fork_server.run([*command, "--host", host, "--port", port])
+    assert ended.returncode == 2
+    assert says in ended.stderr

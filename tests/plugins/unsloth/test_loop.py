@@ -1,19 +1,21 @@
-"""The loop: what it writes down, what it does again after an end of any kind, what it counts."""
+"""The loop: what it writes down, counts, does again after an end of any kind, and for a replay."""
 
 import asyncio
 import contextlib
 import json
-import shutil
 from collections import Counter
 from dataclasses import replace
 
 import aiohttp
 import pytest
+from tests.digests import digests
 
 import agl
 from agl.algorithm.base import RunContext
+from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
+from agl.types import Span
 from agl_learning.run.folder import begin_generation
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -137,13 +139,6 @@ async def test_without_token_ids_the_error_says_what_gives_them(counting, store)
     gateway = agl.LLMProxy(callbacks=("logprobs",))
     with pytest.raises(AlgorithmError, match=r"no_token_ids \(12\).*return_token_ids.*vLLM 0.10.2"):
         await fit(counting(), store, TASKS, gateway=gateway)
-
-
-async def test_a_spent_budget_ends_the_run_with_what_it_has(counting, store, tmp_path):
-    # 12 calls an iteration: the third one gets none answered.
-    gateway = agl.LLMProxy(run_budget={"calls": 24})
-    algorithm = await fit(counting(iterations=9), store, TASKS, gateway=gateway)
-    assert algorithm.summary["iterations"] == 2
 
 
 async def test_a_model_that_is_gone_ends_the_run_which_goes_on_later(counting, store, llm):
@@ -379,35 +374,6 @@ async def check_sums(algorithm, store):
     assert algorithm.summary["calls"] == ledger.summary()["calls"]
 
 
-@pytest.mark.parametrize("dies_in", ["training", "collecting"])
-async def test_another_agent_gets_rollouts_of_its_own(counting, store, tmp_path, caplog, dies_in):
-    def going_on(agent, **options):
-        algorithm = counting(**options)
-        shapes = {"the agent's source file": agent}
-        algorithm.set_context(RunContext(what_shapes=shapes, is_forced=True))
-        return algorithm
-
-    await fit(going_on("old", iterations=1), store, TASKS, ["four"])
-    killed = going_on("old")
-    killed.fails = True
-    if dies_in == "training":
-        with pytest.raises(OSError, match="disk is full"):
-            await fit(killed, store, TASKS, ["four"])
-    else:
-        await stop_amid(killed, store, TASKS, ["four"], after=4)
-    before = {rollout.rollout_id for rollout in await store.query_rollouts()}
-    mended = await fit(going_on("new"), store, TASKS, ["four"])
-    assert "as what it was not: the agent's source file: old then, new now" in caplog.text
-    assert mended.trained == [("trained-1", 2, 12)]
-    parts = await agl.load_parts(store)
-    trained = {part.rollout_id for part in parts if part.step == 2 and part.mode == "train"}
-    assert len(trained) == 12
-    assert not trained & before
-    await check_sums(mended, store)
-    examples = (tmp_path / "run/iterations/0002/examples.jsonl").read_text().splitlines()
-    assert len(examples) == 12
-
-
 async def test_without_its_file_a_run_takes_no_start_for_another(counting, store, tmp_path):
     await fit(counting(iterations=1), store, TASKS)
     await stop_amid(counting(), store, TASKS, after=4)
@@ -417,13 +383,76 @@ async def test_without_its_file_a_run_takes_no_start_for_another(counting, store
     await check_sums(algorithm, store)
 
 
-async def test_what_a_kill_wrote_of_an_unfinished_step_is_dropped(counting, store, tmp_path):
-    await fit(counting(iterations=1), store, TASKS, ["four"])
-    metrics = tmp_path / "run/metrics.jsonl"
-    shutil.rmtree(tmp_path / "run/checkpoints/step-000001")  # the kill came before it
-    metrics.write_text(metrics.read_text() + '{"step": 2, "gener')
-    await fit(counting(iterations=1), store, TASKS, ["four"])
-    read = [json.loads(line) for line in metrics.read_text().splitlines()]
-    assert [(line["step"], "examples" in line) for line in read] == [
-        (0, False), (1, True), (1, False)
-    ]  # fmt: skip
+@pytest.fixture
+async def replaying(store, tmp_path):
+    """Makes the algorithm of a run of two iterations that is there."""
+
+    def make(kind=Counting):
+        algorithm = kind("http://nowhere", run_dir=str(tmp_path / "run"))
+        algorithm.set_store(store)
+        algorithm.set_adapter(agl.TraceToRows())
+        return algorithm
+
+    with EchoLLM(some_number) as llm:
+        await fit(Counting(llm.url, run_dir=str(tmp_path / "run")), store, TASKS)
+    return make
+
+
+async def test_a_version_is_selected_and_trained_again_from_the_one_before(
+    replaying, store, tmp_path
+):
+    before, algorithm = [digests(tmp_path), await noted(store)], replaying()
+    found = await algorithm.replay(2)
+    assert algorithm.trained == [("trained-1", 2, 12)]
+    assert (algorithm.served, algorithm.cleaned) == ([], 1)
+    assert found.first_difference is None
+    assert (found.begun_at, found.is_exact) == (1, False)
+    compared = {one.what: one.same for one in found.compared}
+    assert {"rewards", "rows trained", "reward/mean", "train/lines"} <= compared.keys()
+    # Nobody can say what their weights are.
+    assert [compared.pop(f"weights after step {step}") for step in (1, 2)] == [None, None]
+    assert set(compared.values()) == {True}
+    fails = replaying()
+    fails.min_reward = 2.0
+    with pytest.raises(AlgorithmError, match="no rollout reached"):
+        await fails.replay(2)
+    assert [digests(tmp_path), await noted(store)] == before
+
+
+async def noted(store):
+    """What the store has of steps and accounts."""
+    return [[*await store.query_documents(kind)] for kind in ("step", "ledger")]
+
+
+async def test_another_reward_and_other_examples_are_named(replaying, store):
+    (first, *_) = await store.query_rollouts()
+    attempt = await store.get_latest_attempt(first.rollout_id)
+    span = Span.from_attributes(name="agl.annotation", attributes=reward_attributes(9.0))
+    owner = {"rollout_id": first.rollout_id, "attempt_id": attempt.attempt_id}
+    await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
+    found = {one.what: one for one in (await replaying().replay(1)).compared}
+    assert first.rollout_id in found["rewards"].where
+    assert found["reward/mean"].same is False
+
+    class Reversed(Counting):
+        def select(self, collected, iteration):
+            return super().select(collected, iteration)[::-1]
+
+    found = (await replaying(Reversed).replay(2)).first_difference
+    assert (found.what, found.where[:11]) == ("rows trained", "row 0 of 12")
+
+
+async def test_what_is_missing_is_named(replaying):
+    with pytest.raises(ConfigError, match=r"has no step 3 of the run .*has steps 1 to 2"):
+        await replaying().replay(3)
+
+    class Lost(Counting):
+        def is_whole(self, version):
+            return False
+
+    found = await replaying(Lost).replay(2)  # from the beginning
+    assert (found.begun_at, found.first_difference) == (0, None)
+    other = replaying()
+    other.set_store(agl.InMemoryLightningStore())
+    with pytest.raises(ConfigError, match="has no step 1 of the run"):
+        await other.replay(1)

@@ -1,14 +1,24 @@
-"""What ``VERL(config)`` takes and refuses; needs no verl."""
+"""What ``VERL(config)`` and its environment may be; needs no verl."""
 
-import subprocess
-import sys
+import functools
+from importlib.util import find_spec
 
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.errors import ConfigError, install_line
-from agl_verl.algorithms import ALGORITHMS
+from agl_verl.algorithms import (
+    ALGORITHMS,
+    ALIASES,
+    LOSS_MEAN,
+    REFUSED,
+    translate_loss_mean,
+    verl_algorithm,
+)
 from agl_verl.configuration import Ours, check, read, with_algorithm
+from agl_verl.preflight import check_environment, check_temporary_folder
+from agl_verl.versions import WANTED, check_versions, conflicts
 
 # The example of the guide `docs/how-to/train-sql-agent.md`, with what it leaves out in words.
 OFTEN = {"test_freq": 32, "save_freq": 64, "total_epochs": 2}
@@ -163,20 +173,133 @@ def test_the_adapter_of_the_guide_reads_rows():
 def test_nothing_heavy_is_imported_before_it_runs(statement):
     heavy = "verl, ray, torch, transformers, hydra"
     code = f"{statement}\nimport sys\nprint([m for m in '{heavy}'.split(', ') if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert python("-c", code, check=True).stdout.strip() == "[]"
 
 
 def test_without_verl_it_says_what_to_install():
-    pytest.importorskip("packaging")
-    from agl_verl.preflight import check_environment
-
-    try:
-        import verl  # noqa: F401
-    except ImportError:
-        pass
-    else:
+    if find_spec("verl"):
         pytest.skip("verl is installed")
     with pytest.raises(ConfigError, match="verl is not installed") as caught:
         check_environment()
     assert install_line("agl-verl[backend]") in str(caught.value)
+
+
+@pytest.mark.parametrize(("alias", "name"), sorted(ALIASES.items()))
+def test_verls_names_mean_the_same(alias, name):
+    assert verl_algorithm(alias) is ALGORITHMS[name]
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refused_name_says_why(name):
+    with pytest.raises(ConfigError, match=r"is refused: .{20}"):
+        verl_algorithm(name)
+
+
+def test_no_name_is_in_two_lists():
+    assert not set(ALGORITHMS) & set(ALIASES) | set(ALGORITHMS) & set(REFUSED)
+    assert set(ALIASES.values()) <= set(ALGORITHMS)
+
+
+def test_a_setting_that_makes_it_another_algorithm_is_refused():
+    with pytest.raises(ConfigError, match=r"dr_grpo.*norm_adv_by_std_in_grpo=False.*True"):
+        with_algorithm({"algorithm": {"norm_adv_by_std_in_grpo": True}}, "dr_grpo")
+
+
+def test_bounds_may_be_tuned():
+    config = {"actor_rollout_ref": {"actor": {"clip_ratio_high": 0.01}}}
+    with_algorithm(config, "gspo")
+    assert config["actor_rollout_ref"]["actor"]["clip_ratio_high"] == 0.01
+    assert config["actor_rollout_ref"]["actor"]["clip_ratio_low"] == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("mode", "mean"),
+    [
+        ("token-mean", "token"),
+        ("seq-mean-token-mean", "rollout"),
+        ("seq-mean-token-sum-norm", "constant"),
+    ],
+)
+def test_a_given_loss_agg_mode_is_taken_over_rollouts(mode, mean):
+    config = {"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}}}
+    with_algorithm(config, "grpo")
+    assert functools.reduce(dict.get, LOSS_MEAN.split("."), config) == mean
+
+
+def asking(mode, mean):
+    """For two ways at once."""
+    rollout = {"custom": {"agl_loss_mean": mean}}
+    return {"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}, "rollout": rollout}}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"actor_rollout_ref": {"actor": {"loss_agg_mode": "token-sum"}}}, "no counterpart"),
+        ({"critic": {"loss_agg_mode": "token-mean"}}, "weighs tokens as the actor does"),
+        (asking("token-mean", "rollout"), "say it in one place"),
+    ],
+)
+def test_a_loss_agg_mode_that_would_be_ignored_is_refused(config, said):
+    with pytest.raises(ConfigError, match=said):
+        translate_loss_mean(config)
+
+
+def test_verls_own_weighing_can_be_asked_for():
+    config = {**asking("token-sum", "verl"), "critic": {"loss_agg_mode": "token-mean"}}
+    with_algorithm(config, "grpo")
+    assert functools.reduce(dict.get, LOSS_MEAN.split("."), config) == "verl"
+
+
+NEWEST = {"verl": "0.9.1", "torch": "2.13.0", "ray": "2.60.0", "transformers": "5.9.0"}
+NEWEST |= {"tensordict": "0.10.0", "TransferQueue": "0.1.11"}
+GOOD = dict.fromkeys(WANTED, "1") | NEWEST
+
+
+def test_a_tested_set_passes():
+    check_versions(GOOD)
+
+
+def test_all_that_is_wrong_is_named_with_what_was_wanted_and_what_to_run():
+    with pytest.raises(ConfigError) as caught:
+        check_versions(GOOD | {"verl": "0.8.0", "cachetools": None, "transformers": "5.6.0"})
+    text = str(caught.value)
+    assert "verl 0.8.0, wanted >=0.9.0,<0.10" in text
+    assert "cachetools is not installed, wanted any version" in text
+    assert "transformers 5.6.0, wanted >=5.5.3,<5.11,!=5.6.0" in text
+    assert install_line("agl-verl[backend]") in text
+    assert "tensordict" not in text
+
+
+def test_a_missing_torch_is_to_be_installed_first():
+    with pytest.raises(ConfigError, match="torch first"):
+        check_versions(GOOD | {"torch": None})
+
+
+def install(folder, name, version, *requirements):
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {r}" for r in requirements)]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n" + "\n".join(lines) + "\n")
+
+
+def test_packages_that_do_not_fit_each_other_are_named(tmp_path, monkeypatch):
+    install(tmp_path, "trainer", "1.0", "cluster[web]>=2", "absent", 'x>9; python_version < "3"')
+    install(tmp_path, "cluster", "2.1", 'buffers>=6; extra == "web"', 'x>9; extra == "other"')
+    install(tmp_path, "buffers", "5.29", "trainer")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert conflicts(["trainer"]) == [
+        "cluster 2.1 needs buffers>=6, and 5.29 is installed",
+        "trainer 1.0 needs absent, and none is installed",
+    ]
+    assert conflicts(["buffers", "not-here"]) == conflicts(["trainer"])
+
+
+def test_a_temporary_folder_in_the_environment_is_refused():
+    inside = {"VIRTUAL_ENV": "/envs/a", "TMPDIR": "/envs/a/tmp"}
+    with pytest.raises(ConfigError, match=r"TMPDIR is '/envs/a/tmp'.*Set RAY_TMPDIR"):
+        check_temporary_folder(inside)
+    check_temporary_folder(inside | {"RAY_TMPDIR": "/scratch"})  # which Ray takes first
+    check_temporary_folder({"TMPDIR": "/envs/a/tmp"})
+    check_temporary_folder({"VIRTUAL_ENV": "/envs/a", "TMPDIR": "/envs/ab"})
+    check_temporary_folder({})

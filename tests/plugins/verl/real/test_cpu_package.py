@@ -1,14 +1,19 @@
-"""The parts of ``verl_cpu`` by themselves; nothing of Ray is started."""
+"""The parts of ``verl_cpu`` and ``running`` by themselves; nothing of Ray is started."""
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
+import uuid
 
 import pytest
+from tests.interpreter import python
 
 pytest.importorskip("verl")
 
+import running
 import torch
 from verl_cpu import cpu_config, use_cpu
 from verl_cpu.config import PLUGIN
@@ -33,22 +38,17 @@ def test_importing_the_package_imports_neither_torch_nor_verl():
         "verl_cpu.cpu_config('m'); verl_cpu.use_cpu(); "
         "print([m for m in ('torch', 'verl', 'ray', 'transformers') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert python("-c", code, check=True).stdout.strip() == "[]"
 
 
 def test_verl_takes_the_cpu_only_when_told():
+    from verl.utils.device import get_device_name
+
+    assert get_device_name() == "cpu"
     code = "from verl.utils.device import get_device_name; print(get_device_name())"
     untold = {k: v for k, v in os.environ.items() if k != "VERL_PLATFORM"}
-    for environment, expected in ((untold, "cuda"), (os.environ, "cpu")):
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
-        )
-        assert done.stdout.split()[-1] == expected
+    done = python("-W", "ignore", "-c", code, check=True, env=untold)
+    assert done.stdout.split()[-1] == "cuda"
 
 
 def test_verl_must_be_told_before_it_is_imported(monkeypatch):
@@ -70,16 +70,15 @@ def test_a_conversation_is_a_prefix_of_its_continuation(tiny_model):
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
 
-    def ids(messages, **options):
-        return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True, **options)[
-            "input_ids"
-        ]
+    def ids(messages):
+        made = tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=True)
+        return made["input_ids"]
 
     first = [{"role": "user", "content": "Say  1,\nplease."}]
-    prompt = ids(first, add_generation_prompt=True)
+    prompt = ids(first)
     answer = tokenizer("one")["input_ids"] + [tokenizer.eos_token_id]
     later = [*first, {"role": "assistant", "content": "one"}, {"role": "user", "content": "2"}]
-    assert ids(later, add_generation_prompt=True)[: len(prompt + answer)] == prompt + answer
+    assert ids(later)[: len(prompt + answer)] == prompt + answer
 
 
 def test_wrong_arguments_are_refused_by_name():
@@ -231,3 +230,16 @@ async def test_weights_travel_by_copy():
     actors, rollouts = RayStoreCheckpointEngine.build_topology(2, 1, [])
     assert actors == {"rank": [0, 1]}
     assert rollouts == {"rank": [2]}
+
+
+def test_a_process_that_outlives_its_run_is_seen_and_ended(monkeypatch):
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.0)
+    mark = uuid.uuid4().hex
+    orphan = subprocess.Popen(
+        ["sleep", "600"], env=os.environ | {running.MARK: mark}, start_new_session=True
+    )
+    while not running.marked(mark):  # /proc shows its environment a little later
+        time.sleep(0.01)
+    assert running.end_all(mark) == ["sleep 600"]
+    assert orphan.wait(10) == -signal.SIGKILL
+    assert running.end_all(mark) == []

@@ -3,6 +3,7 @@
 The queue is a dictionary with the two calls that the step makes; everything else is verl's.
 """
 
+import inspect
 import warnings
 from functools import partial
 from types import SimpleNamespace
@@ -173,6 +174,33 @@ def test_verls_step_writes_weights_of_rollouts(monkeypatch: pytest.MonkeyPatch) 
         weight = 0.0 if key.startswith("pad") else 7 / (4 * LENGTHS[rollout(key)])
         assert made[key][FIELD] == pytest.approx([weight * bit for bit in mask])
     assert sum(sum(row[FIELD]) for row in made.values()) == pytest.approx(7)
+
+
+def test_verls_rows_have_the_reward_on_their_last_token() -> None:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+    metrics = AgentLoopMetrics(generate_sequences=1.0)
+    tokens = {"prompt_ids": [1, 2], "response_ids": [3, 4, 5], "response_mask": [1, 0, 1]}
+    row = AgentLoopOutput(**tokens, reward_score=0.75, num_turns=2, metrics=metrics).as_dict()
+    assert row["rm_scores"].tolist() == [0, 0, 0.75]
+
+
+def test_the_queue_takes_what_we_put() -> None:
+    """A run would wait for ever for what could not be put."""
+    taken = {
+        tq.kv_put: {"key", "partition_id", "tag"},
+        tq.kv_batch_put: {"keys", "partition_id", "fields", "tags"},
+        tq.kv_batch_get: {"keys", "partition_id", "select_fields"},
+        tq.kv_clear: {"keys", "partition_id"},
+    }
+    for call, names in taken.items():
+        assert names <= {*inspect.signature(call).parameters}, call
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    prompts = {"a": [1, 2], "b": [3]}
+    rows = [{"prompts": torch.tensor(p), "uid": u} for u, p in prompts.items()]
+    data = list_of_dict_to_tensordict(rows)
+    assert [one.tolist() for one in data["prompts"].unbind()] == [[1, 2], [3]]
 
 
 def test_verls_own_estimator_would_count_rows() -> None:

@@ -1,12 +1,17 @@
-"""verl's trainers, estimators and options with our agents, each a few steps; minutes each.
+"""verl's trainers, estimators and options with our agents and that of ``examples/spider``.
 
-``nox -s verl-cpu -- --long``. "It ends" is not the test: weights must arrive (see
+Minutes each: ``nox -s verl-cpu -- --long``. "It ends" is not the test: weights must arrive (see
 ``training/rollout_probs_diff_max``), every call must be accounted for, no process may be left.
 """
 
+import json
 import math
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 
 pytest.importorskip("verl")
 
@@ -27,6 +32,30 @@ def check_asynchronous_weights(ended, least_stale):
     assert all(difference < 1e-5 for difference in fresh), pairs
     assert len(stale) >= least_stale, pairs
     assert all(1e-5 < difference < 0.2 for difference in stale), pairs
+
+
+def test_three_steps_train_with_the_weights_of_each_and_leave_no_process(tmp_path):
+    ended = run(tmp_path, steps=3)
+    check(ended, [1, 2, 3])
+    check_weights(ended)
+    assert ended.values("training/off_policy/trajectory_staleness/max") == [0, 0, 0]
+    # 3 steps of 4 tasks of 4 rollouts of 2 calls.
+    names = ("rollouts", "calls", "rollouts_failed")
+    assert [ended.summary[name] for name in names] == [3 * 4 * 4, 3 * 4 * 4 * 2, 0]
+
+
+def test_a_runner_machine_needs_nothing_that_trains(tmp_path):
+    executable = os.environ.get("AGL_RUNNER_PYTHON")
+    if not executable:
+        pytest.skip("AGL_RUNNER_PYTHON names no interpreter of an environment for a runner")
+    names = "('torch', 'verl', 'ray', 'agl_verl', 'agl_adapters', 'agl_learning')"
+    code = f"from importlib.util import find_spec; print([n for n in {names} if find_spec(n)])"
+    found = subprocess.run([executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]", "that environment has more than a runner needs"
+    ended = run(tmp_path, runner_python=executable, steps=2)
+    check(ended, [1, 2])
+    check_weights(ended)
+    assert ended.summary["rollouts_failed"] == 0
 
 
 def test_colocate_async_with_validation_and_checkpoints_then_resume(tmp_path):
@@ -124,3 +153,21 @@ def test_thirty_steps_learn(tmp_path):
     rewards = ended.values("reward/mean")
     assert rewards[0] < 0.25  # 10 of the 101 tokens are digits
     assert sum(rewards[-3:]) / 3 > 0.9, rewards
+
+
+def test_of_several_agents_writing_and_rewriting_are_learned_and_checking_is_not(tmp_path):
+    pytest.importorskip("langgraph")
+    script = Path(__file__).with_name("spider.py")
+    done = python("-W", "ignore", script, tmp_path, "12", env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rewards = summary["rewards"]
+    assert sum(rewards[-4:]) / 4 > sum(rewards[:2]) / 2 + 0.1, rewards
+    # Each check of a query is a call of the agent that is not trained.
+    excluded = summary["calls_excluded"]
+    assert excluded["agent_not_selected"] > 12 * 64
+    assert summary["calls"] == summary["calls_trained"] + sum(excluded.values())
+    differences = [line[DIFFERENCE] for line in lines if DIFFERENCE in line]
+    assert len(differences) == 12
+    assert max(differences) < 1e-5

@@ -18,6 +18,7 @@ from agl.errors import ConfigError
 from agl_verl.configuration import compose, known_keys
 from agl_verl.preflight import check_cluster, needs
 from agl_verl.run import verl_config
+from agl_verl.versions import conflicts
 
 ROOT = Path(__file__).parents[4]
 GUIDE = {**test_configuration.GUIDE, "trainer": {"n_gpus_per_node": 1, **OFTEN}}
@@ -112,7 +113,7 @@ def test_every_algorithm_passes_verls_own_check_and_has_what_it_stands_for(tmp_p
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
 def test_the_settings_for_tests_declare_enough_cpus(mode, tmp_path):
-    config = cpu_config("model", mode=mode)
+    config = cpu_config("model", mode=mode, critic=True, reference=True)
     config["algorithm"] = {}
     composed = compose(agl.VERL(config).config)
     need = needs(composed)
@@ -191,3 +192,7 @@ def test_validation_without_tasks_is_refused_where_it_was_asked_for(tmp_path):
         whole(GUIDE, tmp_path, val=None)
     quiet = {**GUIDE, "trainer": {"n_gpus_per_node": 1}}
     assert whole(quiet, tmp_path, val=None).trainer.val_before_train is False
+
+
+def test_the_tested_set_fits():
+    assert conflicts() == []
