@@ -41,6 +41,15 @@ def use_example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     return use
 
 
+@pytest.fixture(autouse=True)
+def on_path(request, use_example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example whose ``FOLDER`` a file of tests names, with the data that it makes itself."""
+    for name in ("RAG_DATA_DIR", "SEARCH_R1_DATA_DIR", "VERL_SPIDER_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    if (folder := getattr(request.module, "FOLDER", None)) is not None:
+        use_example(folder.name)
+
+
 @pytest.fixture
 async def start_bench() -> AsyncGenerator[Start]:
     """Starts a ``Bench`` over what the model is to answer; all of them end with the test.

@@ -89,6 +89,23 @@ def debug_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> list[st
     return done.stdout.splitlines()
 
 
+def check_alone(script: Path, reply: Callable[[dict[str, Any]], Any]) -> None:
+    """An agent's own script gets the reward 1 for each of its three tasks."""
+    assert [line[:2] for line in debug_alone(script, reply)[::2]] == ["1 "] * 3
+
+
+def calling(expression: str, name: str = "calculate", call_id: str = "call_1") -> dict[str, Any]:
+    """A message of a model that calls a calculator."""
+    function = {"name": name, "arguments": json.dumps({"expression": expression})}
+    call = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def write_parquet(path: Path, *rows: dict[str, Any]) -> None:
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+
+
 def run_script(script, *arguments, code=0, **variables) -> subprocess.CompletedProcess[str]:
     """Run a script of an example, which has to exit with ``code``."""
     done = python(script, *map(str, arguments), env=environment(**variables))

@@ -22,11 +22,6 @@ SCRIPT = FOLDER / "train_capital_agent.py"
 TASK = {"question": "What is the capital of France?", "private": {"answer": "Paris"}}
 
 
-@pytest.fixture(autouse=True)
-def on_path(use_example: Any) -> None:
-    use_example("azure")
-
-
 class Careless(Azure):
     """Its base model looks every second country up, and else says what comes to its mind."""
 

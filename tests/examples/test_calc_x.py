@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script, scripts
+from example_bench import EXAMPLES, calling, check_alone, run_script, scripts, write_parquet
 
 from agl.runner.sandbox import grader_of
 from agl_adapters import TraceToRows
@@ -20,11 +20,6 @@ for module in ("autogen_agentchat", "autogen_ext", "mcp"):
 FOLDER = EXAMPLES / "calc_x"
 SCRIPT = FOLDER / "train_calc_agent.py"
 TASK = {"question": "What is (12 + 30) * 2?", "private": {"result": "84"}}
-
-
-@pytest.fixture(autouse=True)
-def on_path(use_example: Any) -> None:
-    use_example("calc_x")
 
 
 @pytest.mark.parametrize(
@@ -126,12 +121,9 @@ def test_results_of_plain_sums_are_right() -> None:
 
 
 def test_calc_x_is_read_from_parquet(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
     for name, result in (("train", "1/2"), ("test", "3")):
-        rows = [{"id": "a", "question": name, "chain": "<gadget/>", "result": result}]
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+        row = {"id": "a", "question": name, "chain": "<gadget/>", "result": result}
+        write_parquet(tmp_path / f"{name}.parquet", row)
     train, test = scripts.calc_tasks.load_tasks(
         tmp_path / "train.parquet", tmp_path / "test.parquet"
     )
@@ -174,9 +166,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
         last = request["messages"][-1]
         if last["role"] == "tool":
             return f"### ANSWER: {last['content']} ###"
-        function = {"name": "calculate", "arguments": json.dumps({"expression": expression})}
-        call = {"id": "call_1", "type": "function", "function": function}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
+        return calling(expression)
 
     grader_of(scripts.calc_agent.calc_agent)  # its process stays for as long as there is the agent
     before = children()
@@ -202,9 +192,7 @@ async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) 
         if len(results) == 2:
             return f"### ANSWER: {results[1]} ###"
         expression = "(12 + 30" if not results else "(12 + 30) * 2"
-        function = {"name": "calculate", "arguments": json.dumps({"expression": expression})}
-        call = {"id": f"call_{len(results)}", "type": "function", "function": function}
-        return {"role": "assistant", "content": None, "tool_calls": [call]}
+        return calling(expression, call_id=f"call_{len(results)}")
 
     bench = await start_bench(reply)
     outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
@@ -213,10 +201,7 @@ async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) 
 
 
 async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: Any) -> None:
-    function = {"name": "calculate", "arguments": '{"expression": "1"}'}
-    call = {"id": "call_1", "type": "function", "function": function}
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    bench = await start_bench(lambda request: message)
+    bench = await start_bench(lambda request: calling("1"))
     outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 0
@@ -225,10 +210,7 @@ async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: A
 
 def test_agent_runs_alone() -> None:
     train, test = scripts.calc_tasks.small_tasks()
-    lines = debug_alone(
-        FOLDER / "calc_agent.py", scripts.scripted_llm.scripted_reply([*train, *test])
-    )
-    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
+    check_alone(FOLDER / "calc_agent.py", scripts.scripted_llm.scripted_reply([*train, *test]))
 
 
 def test_dev_runs_every_task_from_the_command_line() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, learned, run_script, scripts
+from example_bench import EXAMPLES, learned, run_script, scripts, write_parquet
 
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
@@ -31,11 +31,9 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tasks(charts: Path, use_example: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def tasks(charts: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Three questions about one chart."""
     monkeypatch.setenv("CHARTQA_DATA_DIR", str(charts))
-    use_example("chartqa")
-
     return scripts.chart_tasks.load_tasks()[1][:3]
 
 
@@ -69,7 +67,7 @@ def test_files_of_chartqa_are_read(tasks: list[Any], tmp_path: Path) -> None:
     for part in ("train", "test"):
         for shard in (0, 1):
             path = source / f"{part}-0000{shard}-of-00002-ab12.parquet"
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path)
+            write_parquet(path, *records)
     done = run_script(FOLDER / "prepare_data.py", source, "--out", out, "--limit", 5)
     assert done.stdout.startswith("train: 5 questions about 1 charts")
     rows = pyarrow.parquet.read_table(out / "test_chartqa.parquet").to_pylist()

@@ -18,11 +18,6 @@ SAMPLES = FOLDER / "swebench_samples.jsonl"
 SCRIPT = FOLDER / "claude_code_agent.py"
 
 
-@pytest.fixture(autouse=True)
-def on_path(use_example: Any) -> None:
-    use_example("claude_code")
-
-
 def patch_of(file: str, old: str, new: str) -> str:
     return f"--- a/{file}\n+++ b/{file}\n@@ -1,1 +1,1 @@\n-{old}\n+{new}\n"
 

@@ -22,11 +22,6 @@ from agl_testing.echo_llm import EchoLLM
 FOLDER = EXAMPLES / "minimal"
 
 
-@pytest.fixture(autouse=True)
-def on_path(use_example: Any) -> None:
-    use_example("minimal")
-
-
 @pytest.fixture
 def vllm_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder in which there is a ``vllm``."""

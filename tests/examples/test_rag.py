@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script, scripts
+from example_bench import EXAMPLES, check_alone, run_script, scripts, write_parquet
 
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
@@ -21,12 +21,6 @@ TASK = {
     "question": "Of which country is the city where Ada Lind was born the capital?",
     "private": {"answers": ["Norland"]},
 }
-
-
-@pytest.fixture(autouse=True)
-def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAG_DATA_DIR", raising=False)
-    use_example("rag")
 
 
 @pytest.fixture
@@ -124,12 +118,8 @@ def test_musique_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_parquet_and_a_pickled_list_of_passages_are_converted(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    import pyarrow
-    import pyarrow.parquet
-
     rows = [{"question": f"Which {n}?", "answer": str(n)} for n in range(20)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "tiny.parquet")
+    write_parquet(tmp_path / "tiny.parquet", *rows)
     (tmp_path / "chunks.pkl").write_bytes(pickle.dumps(["One. 1", {"contents": "Two. 2"}]))
     said = prepare(
         *("--out", tmp_path / "data", "parquet", tmp_path / "tiny.parquet"),
@@ -163,8 +153,7 @@ async def test_retriever_that_is_not_there_fails_the_attempt(start_bench, monkey
 
 
 def test_agent_runs_alone(retriever: str) -> None:
-    lines = debug_alone(FOLDER / "rag_agent.py", scripts.scripted_llm.scripted_reply)
-    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
+    check_alone(FOLDER / "rag_agent.py", scripts.scripted_llm.scripted_reply)
 
 
 def test_dev_runs_every_task_from_the_command_line() -> None:

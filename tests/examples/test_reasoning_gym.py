@@ -5,16 +5,14 @@ import sys
 from importlib import import_module
 
 import pytest
+from example_bench import EXAMPLES
 
 import agl
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("reasoning_gym")
 
-
-@pytest.fixture(autouse=True)
-def on_path(use_example):
-    use_example("reasoning_gym")
+FOLDER = EXAMPLES / "reasoning_gym"
 
 
 def test_training_asks_no_held_out_question():

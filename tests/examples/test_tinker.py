@@ -33,10 +33,9 @@ def load_fake(name: str) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def on_path(use_example: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
-    use_example("tinker")
 
 
 @pytest.mark.parametrize(

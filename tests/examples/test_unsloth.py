@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, environment, memory_store, run_script, scripts
+from example_bench import (
+    EXAMPLES,
+    calling,
+    check_alone,
+    environment,
+    memory_store,
+    run_script,
+    scripts,
+)
 
 import agl
 from agl_adapters import TraceToRows
@@ -21,11 +29,6 @@ for module in ("agents", "mcp"):
 
 FOLDER = EXAMPLES / "unsloth"
 TASK = {"input": "What is (12 + 30) * 2?", "private": {"target": 84}}
-
-
-@pytest.fixture(autouse=True)
-def on_path(use_example: Any) -> None:
-    use_example("unsloth")
 
 
 @pytest.mark.parametrize(
@@ -55,12 +58,6 @@ def test_problems_are_read(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"input": TASK["input"], "target": 84}) + "\n")
     assert scripts.math_agent.load_problems(path) == [TASK]
-
-
-def calling(expression: str, name: str = "calculate") -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps({"expression": expression})}
-    call = {"id": "call_1", "type": "function", "function": function}
-    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 @pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
@@ -134,11 +131,10 @@ def test_settings_for_a_gpu_are_taken_by_sft(tmp_path: Path) -> None:
 
 
 def test_agent_runs_alone() -> None:
-    lines = debug_alone(
+    check_alone(
         FOLDER / "math_agent.py",
         scripts.scripted_llm.scripted_reply(scripts.math_agent.load_problems()),
     )
-    assert [line[:2] for line in lines[::2]] == ["1 "] * 3
 
 
 def check_run(done: subprocess.CompletedProcess[str], folder: Path, iterations: int) -> None:
