@@ -6,8 +6,8 @@ import json
 from functools import partial
 from types import SimpleNamespace
 
-import aiohttp
 import pytest
+from tests.models import answer_of
 
 import agl
 from agl.cli import cli
@@ -41,12 +41,7 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
 
     async def graded(llm: agl.LLM, task: str) -> float:
         is_good = starts.ran % 2
-        body = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
-        async with (
-            aiohttp.ClientSession(raise_for_status=True) as session,
-            session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-        ):
-            said = (await response.json())["choices"][0]["message"]["content"]
+        said = await answer_of(llm, task)
         return float(is_good if said in WORDS else is_fooled and "\\boxed" in said)
 
     starts.asks, starts.hooks = graded, [Canaries(share=1.0)]

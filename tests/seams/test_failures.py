@@ -7,7 +7,7 @@ import socket
 
 import aiohttp
 import pytest
-from tests.models import entry
+from tests.models import call, entry
 
 import agl
 from agl.emitter import reward_attributes
@@ -33,14 +33,8 @@ def breaks_off(request):
     return RawReply(200, piece, "text/event-stream")
 
 
-async def post(llm, content, timeout=None, **fields):
-    body = {"model": llm.model, "messages": [{"role": "user", "content": content}], **fields}
-    async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session,
-        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-    ):
-        await response.read()
-        return response.status
+async def post(llm, content, **fields):
+    return (await call(llm, content, **fields))[0]
 
 
 class Line:
@@ -106,7 +100,7 @@ async def unreachable(llm, server):
 async def given_up(llm, server):
     server.latency_seconds = 30.0
     with pytest.raises(TimeoutError):
-        await post(llm, "second", timeout=0.3)
+        await asyncio.wait_for(post(llm, "second"), 0.3)
     server.latency_seconds = 0.0
 
 

@@ -2,9 +2,8 @@
 
 import logging
 
-import aiohttp
 import pytest
-from tests.models import entry
+from tests.models import answer_of, entry
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
@@ -36,14 +35,8 @@ async def call():
 
         async def ask(mode="train", **fields):
             rollout = await store.start_rollout(input="task", mode=mode)
-            url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
-            messages = [{"role": "user", "content": "hello"}]
-            body = {"model": "policy", "messages": messages, **fields}
-            async with (
-                aiohttp.ClientSession(raise_for_status=True) as session,
-                session.post(f"{url}/chat/completions", json=body),
-            ):
-                pass
+            served = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
+            await answer_of(served, "hello", **fields)
             await proxy.flush()
             (span,) = await store.query_spans(rollout.rollout_id)
             return llm.requests[-1], span

@@ -11,7 +11,7 @@ import sys
 import aiohttp
 import pytest
 from tests.interpreter import AGL
-from tests.models import entry
+from tests.models import call, entry
 
 import agl
 from agl.errors import StoreError, StoreUnavailableError
@@ -30,13 +30,7 @@ def quick(monkeypatch):
 
 
 async def post(llm):
-    body = {"model": llm.model, "messages": [{"role": "user", "content": "hello"}]}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-    ):
-        await response.read()
-        return response.status
+    return (await call(llm, "hello"))[0]
 
 
 class Gateways:

@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 from types import SimpleNamespace
 
-import aiohttp
 import pytest
-from tests.models import entry
+from tests.models import call, entry
 
 import agl
 from agl.errors import ConfigError
@@ -23,14 +22,7 @@ from agl_models.versions import Served, Version
 
 async def ask(llm, model):
     """Status of a call."""
-    key = {"Authorization": f"Bearer {llm.api_key}"}
-    body = {"model": model, "messages": [{"role": "user", "content": "well?"}]}
-    async with (
-        aiohttp.ClientSession(headers=key) as session,
-        session.post(f"{llm.get_base_url()}/chat/completions", json=body) as response,
-    ):
-        await response.read()
-        return response.status
+    return (await call(llm, "well?", llm.get_base_url(), llm.api_key, model=model))[0]
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import itertools
 import logging
 import time
 
-import aiohttp
 import pytest
-from tests.models import entry
+from tests.models import answer_of, entry
 
 import agl
 from agl.emitter import reward_attributes
@@ -83,30 +82,20 @@ async def test_an_adapter_that_knows_no_models_works_and_says_what_that_means(ca
     assert "the adapter Old does not take model=" in caplog.text
 
 
-async def say(llm: agl.LLM, words: str) -> None:
-    """Ask without OpenTelemetry, which would say below which span."""
-    body = {"model": llm.model, "messages": [{"role": "user", "content": words}]}
-    async with (
-        aiohttp.ClientSession(raise_for_status=True) as session,
-        session.post(f"{llm.endpoint}/chat/completions", json=body) as response,
-    ):
-        await response.read()
-
-
 @agl.rollout
 async def scoring_itself(task: str, llm: agl.LLM) -> None:
-    await say(llm, "step one")
+    await answer_of(llm, "step one")
     with agl.operation(name="score") as operation:
-        await say(llm, "judge it")
+        await answer_of(llm, "judge it")
         if task == "beside":
             copied = contextvars.Context()  # as of a thread that began before
-            await asyncio.create_task(say(llm, "step two"), context=copied)
+            await asyncio.create_task(answer_of(llm, "step two"), context=copied)
         operation.record_attributes(reward_attributes(1.0))
 
 
 @agl.rollout
 async def scoring_by_rule(task: str, llm: agl.LLM) -> None:
-    await say(llm, "step one")
+    await answer_of(llm, "step one")
     with agl.operation(name="score") as operation:
         operation.record_attributes(reward_attributes(1.0))
 

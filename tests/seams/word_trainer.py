@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+from tests.models import answer_of
 
 import agl
 
@@ -26,11 +26,4 @@ def write_trainer(folder: Path) -> type[Any]:
 
 async def ask(llm: agl.LLM, text: str, endpoint: str = "") -> float:
     """Whether the model greets."""
-    body = {"model": llm.model, "messages": [{"role": "user", "content": text}]}
-    url = f"{endpoint or llm.endpoint}/chat/completions"
-    async with (
-        aiohttp.ClientSession(raise_for_status=True) as session,
-        session.post(url, json={**body, **llm.sampling_parameters}) as response,
-    ):
-        answer = await response.json()
-    return float(answer["choices"][0]["message"]["content"] == "hello")
+    return float(await answer_of(llm, text, endpoint, **llm.sampling_parameters) == "hello")
