@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
+import zlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -68,8 +69,9 @@ async def post(http: aiohttp.ClientSession, body: bytes, **headers: str) -> tupl
         (b"", "ends early"),
         (EMPTY[:-8] + b"\0" * 8, "not gzip"),
         (b"{}", "not gzip"),
+        (zlib.compress(b"{}"), "not gzip"),
     ],
-    ids=["two", "many", "garbage", "truncated", "nothing", "wrong sum", "plain"],
+    ids=["two", "many", "garbage", "truncated", "nothing", "wrong sum", "plain", "zlib"],
 )
 async def test_a_body_is_one_whole_member_of_gzip(http, body, why) -> None:
     status, said = await post(http, body)

@@ -267,11 +267,6 @@ def test_adapter_that_selects_others_than_the_agent_says_is_refused():
     fit(Selecting("write"))
 
 
-def test_an_algorithm_takes_the_type_of_its_tasks_as_in_0_3():
-    assert agl.Baseline[dict[str, str]](n_epochs=2).n_epochs == 2
-    assert agl.Algorithm[int] is agl.Algorithm
-
-
 @agl.algo
 def takes_no_dataset(store: agl.LightningStore) -> None:
     raise AssertionError("it was started")

@@ -221,18 +221,6 @@ async def test_what_the_agent_emits_does_not_tell_as_it_may_be_what_it_rejects(s
     assert collected.ledger.reasons() == {"unknown_choice": 2}
 
 
-async def test_a_name_before_several_calls_of_its_id_is_that_of_none() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        agl.emit_choice("c-3", 1)
-        for _ in range(2):
-            await Talk(llm).ask(n=2)
-        return 1.0
-
-    collected = await run(agent, "bad", "good")
-    assert collected.ledger.reasons() == {"unknown_choice": 4}
-    assert "2 calls may have been meant" in collected.ledger.exclusions[0].detail
-
-
 async def test_choices_that_say_the_same_are_one_answer() -> None:
     async def agent(task: str, llm: agl.LLM) -> float:
         await Talk(llm).ask(n=3)

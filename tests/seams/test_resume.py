@@ -1,7 +1,6 @@
 """GRPO is killed with SIGKILL and goes on: books, metrics and queue are those of one run."""
 
 import json
-import os
 import signal
 import subprocess
 from collections import Counter
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tests import fork_server
-from tests.interpreter import started
 from tests.stores import opened
 
 import agl
@@ -231,28 +229,6 @@ async def test_nothing_of_a_live_run_is_cancelled(memory_store, tmp_path) -> Non
     assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).status == "queuing"
     await algorithm.clear_leftovers(memory_store)  # it is dead
     assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).status == "cancelled"
-
-
-def test_a_run_is_held_by_one_and_given_back_by_the_dead(tmp_path: Path) -> None:
-    program = (
-        "import os, sys; from agl_learning.run.folder import hold_run\n"
-        "with hold_run(sys.argv[1]):\n"
-        "    reading, writing = os.pipe()\n"
-        "    if os.fork() == 0:\n"
-        "        os.write(writing, b'x'); sys.stdin.read(); os._exit(0)\n"
-        "    os.read(reading, 1)\n"
-        "    print('held', flush=True); os.kill(os.getpid(), 9)\n"
-    )
-    with started("-c", program, tmp_path) as process:
-        assert process.stdout.readline() == b"held\n"
-        process.wait()
-        assert (tmp_path / "run.lock").read_text() == str(process.pid)
-        with hold_run(tmp_path):  # although a process that it forked lives on
-            refused = pytest.raises(agl.errors.ConfigError, match=f"process {os.getpid()}")
-            with refused, hold_run(tmp_path):
-                pass
-            assert (tmp_path / "run.lock").exists()
-    assert not (tmp_path / "run.lock").exists()
 
 
 async def test_what_a_start_went_back_behind_does_not_count(memory_store) -> None:

@@ -37,3 +37,9 @@ def test_it_means_none_of_calls_at_once():
 def test_it_means_none_of_several_without_times():
     assert chosen([call(1, None, None), call(2, None, None)]) == [None, None]
     assert chosen([call(1, None, None)]) == [1]
+
+
+def test_it_means_none_of_several_that_came_after_it():
+    found = decided([call(10, 1.0, 2.0), call(11, 3.0, 4.0)], [named(9)])
+    why = "the agent named an answer, and 2 calls may have been meant"
+    assert [(each.choice, each.unchosen) for each in found] == [(None, why)] * 2

@@ -49,14 +49,6 @@ def test_an_unknown_span_around_a_known_call_is_no_call_of_its_own(trace) -> Non
     assert len(TraceToRows().adapt(trace.spans).ledger.calls) == 1
 
 
-def test_a_missing_role_in_a_message(trace) -> None:
-    trace.gateway([1], [2], messages=[{"content": "hi"}])
-    trace.reward(1.0)
-    reason, sentence = why(trace)
-    assert reason == "malformed_message"
-    assert sentence.endswith("expected a message with a role, got the keys ['content']")
-
-
 def test_structured_output_under_another_span_name(trace) -> None:
     span = {
         "gen_ai.operation.name": "chat",
@@ -86,35 +78,37 @@ def test_a_reward_emitted_before_the_call(trace) -> None:
     )
 
 
-def test_two_rewards_for_one_rollout(trace) -> None:
-    trace.gateway([1], [2])
-    trace.reward(0.5)
-    trace.reward(1.0)
-    assert why(trace, kind="reward") == (
-        "superseded_reward",
-        "the rule 'final' took a later reward of the attempt",
-    )
+ROLE = "expected a message with a role, got the keys ['content']"
+CRITIC = {"agent": "critic"}
 
 
-def test_an_agent_that_was_not_selected(trace) -> None:
-    trace.gateway([1], [2], agent="critic")
-    trace.gateway([1], [2], agent="writer")
-    trace.reward(1.0)
-    assert why(trace, agent_match="^write") == ("agent_not_selected", "its agent is 'critic'")
+@pytest.mark.parametrize(
+    ("calls", "rewards", "options", "reason", "sentence"),
+    [
+        ([{"messages": [{"content": "hi"}]}], 1, {}, "malformed_message", ROLE),
+        ([{}], 2, {"kind": "reward"}, "superseded_reward", "rule 'final' took a later reward of"),
+        ([CRITIC, {}], 1, {"agent_match": "^write"}, "agent_not_selected", "agent is 'critic'"),
+        ([], 1, {"kind": "reward"}, "no_calls", ""),
+        ([], 1, {"kind": "rollout"}, "no_calls", ""),
+    ],
+    ids=["role", "two rewards", "agent", "reward alone", "no calls"],
+)
+def test_each_code_has_its_sentence(trace, calls, rewards, options, reason, sentence) -> None:
+    for about in calls:
+        trace.gateway([1], [2], **{"agent": "writer", **about})
+    for _ in range(rewards):
+        trace.reward(1.0)
+    found, said = why(trace, **options)
+    assert (found, sentence in said) == (reason, True), said
 
 
-def test_a_rollout_without_calls_is_accounted_for() -> None:
-    assert why([], kind="rollout", attempts=[attempt("at-1", 1, "succeeded")]) == (
-        "no_calls",
-        "no model call of its attempt was recorded",
-    )
-    assert why([], kind="rollout", attempts=[attempt("at-1", 1, "timeout")]) == (
-        "failed_attempt",
-        "no attempt succeeded; the status of this one: timeout",
-    )
-
-
-def test_a_reward_without_calls_is_accounted_for(trace) -> None:
-    trace.reward(1.0)
-    assert why(trace, kind="reward")[0] == "no_calls"
-    assert why(trace, kind="rollout")[0] == "no_calls"
+@pytest.mark.parametrize(
+    ("status", "reason", "sentence"),
+    [
+        ("succeeded", "no_calls", "no model call of its attempt was recorded"),
+        ("timeout", "failed_attempt", "no attempt succeeded; the status of this one: timeout"),
+    ],
+)
+def test_a_rollout_without_calls_is_accounted_for(status, reason, sentence) -> None:
+    found = why([], kind="rollout", attempts=[attempt("at-1", 1, status)])
+    assert found == (reason, sentence)
