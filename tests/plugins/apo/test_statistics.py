@@ -11,14 +11,7 @@ from agl_apo.evaluate import Candidate, Evaluator, NoScore, Score, Split
 from agl_apo.journal import StoreJournal
 from agl_apo.options import PromptOptions
 from agl_apo.race import doubts, values
-from agl_apo.statistics import (
-    BETS,
-    bounds,
-    fewest_tasks,
-    log_capital,
-    lower_bound,
-    pairs_needed,
-)
+from agl_apo.statistics import BETS, bounds, fewest_tasks, log_capital, lower_bound, pairs_needed
 
 
 def test_capital_is_the_mean_of_what_each_bet_made() -> None:

@@ -130,39 +130,26 @@ async def test_what_was_collected_is_exported_and_gets_rewards(collecting, tmp_p
     assert [message["content"] for message in record["messages"]] == ["is it?", "yes"]
 
 
-async def test_a_trace_without_an_end_fails_and_keeps_its_spans(collecting, tmp_path):
-    collector = collecting()
-    provider = collector.tracer()
-    tracer = provider.get_tracer("agentops")
-    with tracer.start_as_current_span("run.session"):
-        with tracer.start_as_current_span("step"):
-            pass
-        collector.end()
-    provider.shutdown()
-    async with opened(tmp_path / "store.db") as store:
-        (rollout,) = await store.query_rollouts()
-        spans = await store.query_spans(rollout.rollout_id)
-    assert [span.name for span in spans] == ["step"]
-    assert rollout.status == "failed"
-    assert "stopped before the trace ended" in rollout.attempt.error.message
-
-
-async def test_after_a_kill_the_trace_goes_on(collecting, tmp_path):
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_trace_goes_on_after_a_kill_and_fails_at_an_end(collecting, tmp_path, is_killed):
     first = collecting()
     provider = first.tracer()
     tracer = provider.get_tracer("agentops")
     with tracer.start_as_current_span("run.session"):
         with tracer.start_as_current_span("step"):
             pass
-        first.end(signal.SIGKILL)
-        second = collecting()
-        provider.add_span_processor(second.exporter())
-    second.end()
+        first.end(signal.SIGKILL if is_killed else signal.SIGTERM)
+        if is_killed:
+            second = collecting()
+            provider.add_span_processor(second.exporter())
+    second.end() if is_killed else provider.shutdown()
     async with opened(tmp_path / "store.db") as store:
         (rollout,) = await store.query_rollouts()
         spans = await store.query_spans(rollout.rollout_id)
-    assert rollout.status == "succeeded"
-    assert [span.name for span in spans] == ["step", "run.session"]
+    assert [span.name for span in spans] == (["step", "run.session"] if is_killed else ["step"])
+    assert rollout.status == ("succeeded" if is_killed else "failed")
+    error = rollout.attempt.error
+    assert is_killed or "stopped before the trace ended" in error.message
 
 
 def test_a_wrong_key_and_a_wrong_token_are_refused(collecting, caplog):

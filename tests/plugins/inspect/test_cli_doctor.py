@@ -250,16 +250,14 @@ def in_module(arguments: Iterable[str]) -> list[str]:
 
 
 @pytest.fixture
-def doctor(tmp_path, monkeypatch, agl, llm):
+def doctor(own_modules, monkeypatch, agl, llm):
     """Runs ``agl doctor agl.yaml OVERRIDES --json``: exit code and what it wrote."""
-    (tmp_path / "doctor_agents.py").write_text(AGENT)
-    (tmp_path / "tasks.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n')
-    (tmp_path / "agl.yaml").write_text(
+    (own_modules / "doctor_agents.py").write_text(AGENT)
+    (own_modules / "tasks.jsonl").write_text('{"q": "one"}\n{"q": "two"}\n')
+    (own_modules / "agl.yaml").write_text(
         "agent: doctor_agents:good\ntrain: tasks.jsonl\n"
         f"algorithm: {{type: 'doctor_agents:Serves', url: '{llm.url}'}}\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     # On a busy machine every agent keeps the loop for a second.
     monkeypatch.setattr(doctor_trial, "HELD_SECONDS", 60.0)
 
@@ -271,8 +269,7 @@ def doctor(tmp_path, monkeypatch, agl, llm):
         assert out or "--debug" not in err, err
         return code, json.loads(out) if out else err
 
-    yield run
-    sys.modules.pop("doctor_agents", None)
+    return run
 
 
 def codes(diagnosis: dict[str, Any]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 
@@ -18,14 +17,12 @@ async def agent(task: dict) -> float:
 
 
 @pytest.fixture
-def evaluate(agl, here, monkeypatch):
-    (here / "eval_agent.py").write_text(AGENT)
-    (here / "val.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n')
+def evaluate(agl, own_modules):
+    (own_modules / "eval_agent.py").write_text(AGENT)
+    (own_modules / "val.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"x": 3}\n')
     text = "agent: eval_agent:agent\nalgorithm: baseline\nstrategy: shm\n"
-    (here / "agl.yaml").write_text(text)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield lambda *arguments: agl("eval", "agl.yaml", *arguments)
-    sys.modules.pop("eval_agent", None)
+    (own_modules / "agl.yaml").write_text(text)
+    return lambda *arguments: agl("eval", "agl.yaml", *arguments)
 
 
 def test_each_task_runs_so_often_and_failures_are_counted_by_cause(evaluate):

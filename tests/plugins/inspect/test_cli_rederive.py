@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +71,12 @@ def fill(path: Path, begins_with: list[Span]) -> None:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "my_rewards.py").write_text(REWARDS)
-    folder = tmp_path / "agl-runs" / RUN
+def project(own_modules):
+    (own_modules / "my_rewards.py").write_text(REWARDS)
+    folder = own_modules / "agl-runs" / RUN
     folder.mkdir(parents=True)
     fill(folder / "store.db", [reward_span(-7.0)])
-    yield tmp_path
-    sys.modules.pop("my_rewards", None)
+    return own_modules
 
 
 @pytest.fixture

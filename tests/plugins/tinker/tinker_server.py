@@ -74,6 +74,15 @@ class Table:
         self.gradient = np.zeros_like(self.gradient)
 
 
+def says(value: dict[str, Any]) -> Any:
+    """A handler that always answers so."""
+
+    async def answer(request: Request) -> Response:
+        return JSONResponse(value)
+
+    return answer
+
+
 class Tinker:
     """The service.
 
@@ -98,7 +107,6 @@ class Tinker:
         self.log: list[str] = []
         self.losses: list[str] = []
         self.finished: list[str] = []
-        self.telemetry: list[Any] = []
         # Faults.
         self.busy = 0
         """So many requests are answered with 429."""
@@ -113,14 +121,15 @@ class Tinker:
         self.server = ServerThread(self.app())
 
     def app(self) -> Starlette:
+        models = [{"model_name": BASE, "max_context_length": 64}]
         named = ["create_session", "create_model", "forward_backward", "optim_step"]
         routes = [
             *(("POST", name, getattr(self, name)) for name in named),
-            ("POST", "client/config", self.config),
-            ("POST", "client/dynamic_config", self.config),
-            ("POST", "session_heartbeat", self.heartbeat),
+            ("POST", "client/config", says({})),
+            ("POST", "client/dynamic_config", says({})),
+            ("POST", "session_heartbeat", says({"type": "session_heartbeat"})),
             ("POST", "sessions/{id}/finish", self.finish),
-            ("POST", "telemetry", self.take_telemetry),
+            ("POST", "telemetry", says({"status": "accepted"})),
             ("POST", "get_info", self.info),
             ("POST", "save_weights", self.save),
             ("POST", "save_weights_for_sampler", self.save_for_sampler),
@@ -128,7 +137,7 @@ class Tinker:
             ("POST", "create_sampling_session", self.create_sampler),
             ("POST", "asample", self.sample),
             ("POST", "retrieve_future", self.retrieve),
-            ("GET", "get_server_capabilities", self.capabilities),
+            ("GET", "get_server_capabilities", says({"supported_models": models})),
             ("GET", "samplers/{id}", self.sampler),
             ("GET", "training_runs/{id}/checkpoints", self.checkpoints),
             ("DELETE", "training_runs/{id}/checkpoints/{kind}/{name}", self.delete),
@@ -158,26 +167,12 @@ class Tinker:
 
     # Sessions
 
-    async def config(self, request: Request) -> Response:
-        return JSONResponse({})
-
-    async def capabilities(self, request: Request) -> Response:
-        models = [{"model_name": BASE, "max_context_length": 64}]
-        return JSONResponse({"supported_models": models})
-
     async def create_session(self, request: Request) -> Response:
         return JSONResponse({"session_id": f"session-{next(self.numbers)}"})
-
-    async def heartbeat(self, request: Request) -> Response:
-        return JSONResponse({"type": "session_heartbeat"})
 
     async def finish(self, request: Request) -> Response:
         self.finished.append((await request.json())["reason"]["type"])
         return JSONResponse({})
-
-    async def take_telemetry(self, request: Request) -> Response:
-        self.telemetry.append(await request.json())
-        return JSONResponse({"status": "accepted"})
 
     # Training
 

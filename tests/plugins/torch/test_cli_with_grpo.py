@@ -1,7 +1,6 @@
 """Doctor, run, ledger and explain with a model that is served and trained here."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,18 @@ from .conftest import write_project
 
 
 @pytest.fixture
-def agl(tmp_path: Path, tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch, agl: Any):
-    tokenizer.save_pretrained(tmp_path / "model")
-    model.save_pretrained(tmp_path / "model")
+def agl(own_modules: Path, tokenizer: Any, model: Any, agl: Any):
+    tokenizer.save_pretrained("model")
+    model.save_pretrained("model")
     options = {"steps": 2, "torch_threads": 1, "run_dir": "learner"}
     reward = "text.count('one') - text.count('red')"
-    write_project(tmp_path, reward, ["red", "green"], turns=2, **options)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_project(own_modules, reward, ["red", "green"], turns=2, **options)
 
     def call(*arguments: str) -> tuple[object, str]:
         code, out, err = agl(*arguments)
         return code, out or err
 
-    yield call
-    sys.modules.pop("asking_agent", None)
+    return call
 
 
 @pytest.mark.parametrize(

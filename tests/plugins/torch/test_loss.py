@@ -37,31 +37,30 @@ def test_empty_groups_and_rollouts_are_refused(group):
         group_advantages(group)
 
 
-def test_weights_give_each_rollout_the_same_share():
-    # Two rollouts: "a" has 3 tokens in two rows, "b" has 1. Each weighs 1/2 in all.
-    weights = row_weights(["a", "a", "b"], [1, 2, 1], "grpo")
-    assert [one.token for one in weights] == pytest.approx([1 / 6, 1 / 6, 1 / 2])
-    assert [one.step_share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
-    # By tokens, of which there are 4; and with 10 in the place of a rollout's own number.
-    weights = row_weights(["a", "a", "b"], [1, 2, 1], "dapo")
-    assert [one.token for one in weights] == pytest.approx([1 / 4] * 3)
-    assert [one.step_share for one in weights] == pytest.approx([1 / 4, 2 / 4, 1 / 4])
-    weights = row_weights(["a", "a", "b"], [1, 2, 1], "dr_grpo", 10)
-    assert [one.token for one in weights] == pytest.approx([1 / 20] * 3)
-    assert [one.step_share for one in weights] == pytest.approx([1 / 6, 2 / 6, 1 / 2])
+TWO = (["a", "a", "b"], [1, 2, 1])
+"""Two rollouts: "a" has 3 tokens in two rows, "b" has 1."""
+MORE, LEFT_OUT = (["a", "b"], [3, 1]), {"left_out": {"b": 2, "c": 1}}
+"""Two more tokens of "b", and a rollout "c" of one: 3 tokens of each of "a" and "b", 7 in all."""
 
 
-def test_tokens_without_an_advantage_count_in_the_means():
-    # Two more tokens of "b", and a rollout "c" of one: 3 tokens of each of "a" and "b", 7 in all.
-    left_out = {"b": 2, "c": 1}
-    weights = row_weights(["a", "b"], [3, 1], "grpo", left_out=left_out)
-    assert [one.token for one in weights] == pytest.approx([1 / 9, 1 / 9])
-    # What a minibatch has of the step goes by what is trained.
-    assert [one.step_share for one in weights] == pytest.approx([3 / 4, 1 / 4])
-    weights = row_weights(["a", "b"], [3, 1], "dapo", left_out=left_out)
-    assert [one.token for one in weights] == pytest.approx([1 / 7, 1 / 7])
-    weights = row_weights(["a", "b"], [3, 1], "dr_grpo", 10, left_out)
-    assert [one.token for one in weights] == pytest.approx([1 / 30, 1 / 30])
+@pytest.mark.parametrize(
+    ("rows", "mean", "options", "tokens", "shares"),
+    [
+        # Each rollout weighs 1/2 in all.
+        (TWO, "grpo", {}, [1 / 6, 1 / 6, 1 / 2], [1 / 6, 2 / 6, 1 / 2]),
+        # By tokens, of which there are 4; and with 10 in the place of a rollout's own number.
+        (TWO, "dapo", {}, [1 / 4] * 3, [1 / 4, 2 / 4, 1 / 4]),
+        (TWO, "dr_grpo", {"constant": 10}, [1 / 20] * 3, [1 / 6, 2 / 6, 1 / 2]),
+        # What a minibatch has of the step goes by what is trained.
+        (MORE, "grpo", LEFT_OUT, [1 / 9] * 2, [3 / 4, 1 / 4]),
+        (MORE, "dapo", LEFT_OUT, [1 / 7] * 2, [3 / 4, 1 / 4]),
+        (MORE, "dr_grpo", {**LEFT_OUT, "constant": 10}, [1 / 30] * 2, [3 / 4, 1 / 4]),
+    ],
+)
+def test_weights_give_each_rollout_the_same_share(rows, mean, options, tokens, shares):
+    weights = row_weights(*rows, mean, **options)
+    assert [one.token for one in weights] == pytest.approx(tokens)
+    assert [one.step_share for one in weights] == pytest.approx(shares)
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.5])
@@ -166,10 +165,7 @@ def test_a_ratio_that_overflows_gives_no_gradient_that_is_none():
 def test_logits_are_made_for_sampled_tokens_only(model):
     seen = []
     model.lm_head.register_forward_hook(lambda layer, given, made: seen.append(tuple(made.shape)))
-    rows = [
-        row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]),
-        row("b", [1, 6, 2, 7], [0, 0, 0, 1]),
-    ]
+    rows = [row("a", [1, 4, 3, 2, 5, 3], [0, 0, 0, 0, 1, 1]), row("b", [1, 6, 2, 7], [0, 0, 0, 1])]
     token_logprobs(model, rows)
     assert seen == [(1, 1, 15), (1, 15), (1, 3, 15)]
     model(torch.tensor([[1, 2]]))

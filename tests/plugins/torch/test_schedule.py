@@ -194,11 +194,7 @@ def options_of(name):
         ("grpo", "vf_coef", "Here it is 'value_coefficient', an option of 'ppo', and none of 'gr"),
         ("ppo", "vf_coef", "Here it is 'value_coefficient'"),
         ("grpo", "gae_lambda", "It is an option of 'ppo', and none of 'grpo'"),
-        (
-            "rloo",
-            "scale_rewards",
-            "'estimator.normalise_std', an option of 'grpo', and none of",
-        ),
+        ("rloo", "scale_rewards", "'estimator.normalise_std', an option of 'grpo', and none of"),
         ("cispo", "clip_range", "Here it is 'clip', an option of 'grpo', and none of 'cispo'"),
         ("grpo", "vllm_importance_sampling_mode", "Here it is 'sampling_correction'"),
         ("grpo", "vllm_importance_sampling_correction", "'none' turns it off"),

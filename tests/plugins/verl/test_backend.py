@@ -90,9 +90,7 @@ def test_an_answer_has_tokens_logprobs_and_version(serve, tokenizer):
     prompt = tokenizer.encode("<user> find the cat <end> <assistant>")
     assert answer["prompt_token_ids"] == prompt
     assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
-    assert client.asked == [
-        (prompt, {"temperature": 0.5, "max_tokens": 8, "logprobs": True}),
-    ]
+    assert client.asked == [(prompt, {"temperature": 0.5, "max_tokens": 8, "logprobs": True})]
 
 
 def test_an_answer_across_a_weight_update_names_both_versions(serve, tokenizer):

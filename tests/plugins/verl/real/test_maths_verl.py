@@ -303,64 +303,36 @@ def test_what_is_rejected_counts_as_zero_and_moves_no_weight(monkeypatch: pytest
     assert 0 < rejected < sum(LENGTHS.values())
 
 
-def test_loss_with_importance_weights_equals_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From captured log-probabilities to the loss: verl's step, then verl's policy loss."""
-    config = configuration(
-        "rloo", rollout_correction={"rollout_is": "token", "rollout_is_threshold": 1.5}
-    )
-    made, _ = step(monkeypatch, config, rows())
-    keys = list(made)
-    rng = np.random.default_rng(8)
+@pytest.mark.parametrize("kind", ["in the step", "ppo_clip", "reinforce"])
+def test_loss_with_importance_weights_equals_numpy(monkeypatch, kind) -> None:
+    """From captured log-probabilities to the loss: verl's step, then verl's policy loss.
+
+    The others are of bypass mode, with two policies: the captured log-probabilities are the old
+    ones, and weights follow the new.
+    """
+    correction: dict[str, Any] = {"rollout_is": "token", "rollout_is_threshold": 1.5}
+    high, policy, start = 0.28, {}, rows()
+    if kind != "in the step":
+        correction |= {"bypass_mode": True, "loss_type": kind}
+        of_loss: dict[str, Any] = {"loss_mode": "bypass_mode", "rollout_correction": correction}
+        high, policy = 0.2, {"policy_loss": PolicyLossConfig(**of_loss)}
+        for row in start.values():
+            row["old_log_probs"] = row["rollout_log_probs"]
+    made, _ = step(monkeypatch, configuration("rloo", rollout_correction=correction), start)
+    keys, rng = list(made), np.random.default_rng(8)
     now = {k: np.array(made[k]["old_log_probs"]) + rng.normal(0, 0.3, len(MASKS[k])) for k in keys}
     expected = 0.0
-    for key in keys:
-        if key.startswith("pad"):
-            continue
-        for t, bit in enumerate(MASKS[key]):
-            if not bit:
-                continue
-            row = made[key]
-            ratio = np.exp(now[key][t] - row["old_log_probs"][t])
-            value = OF_RLOO[rollout(key)]
-            objective = min(ratio * value, np.clip(ratio, 0.8, 1.28) * value)
-            importance = min(np.exp(row["old_log_probs"][t] - row["rollout_log_probs"][t]), 1.5)
-            expected -= importance * objective / (4 * LENGTHS[rollout(key)])
-    got = 0.0
-    config = actor(clip_ratio_low=0.2, clip_ratio_high=0.28)
-    for part in (keys[:3], keys[3:4], keys[4:]):  # three micro-batches
-        got += float(actor_loss(config, *micro(made, now, part))[0])
-    assert got == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["ppo_clip", "reinforce"])
-def test_bypass_mode_corrects_in_the_loss(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Two policies: the captured log-probabilities are the old ones, weights follow the new."""
-    correction = {"bypass_mode": True, "rollout_is": "token", "rollout_is_threshold": 1.5,
-                  "loss_type": kind}  # fmt: skip
-    config = configuration("rloo", rollout_correction=correction)
-    start = rows()
-    for row in start.values():
-        row["old_log_probs"] = row["rollout_log_probs"]
-    made, _ = step(monkeypatch, config, start)
-    keys = list(made)
-    rng = np.random.default_rng(9)
-    now = {k: np.array(made[k]["old_log_probs"]) + rng.normal(0, 0.4, len(MASKS[k])) for k in keys}
-    expected = 0.0
-    for key in keys:
-        for t, bit in enumerate(MASKS[key]):
-            if bit:
-                ratio = np.exp(now[key][t] - made[key]["rollout_log_probs"][t])
-                value = OF_RLOO[rollout(key)]
-                if kind == "ppo_clip":
-                    term = min(ratio * value, np.clip(ratio, 0.8, 1.2) * value)
-                else:
-                    term = min(ratio, 1.5) * now[key][t] * value
-                expected -= term / (4 * LENGTHS[rollout(key)])
-    policy = PolicyLossConfig(loss_mode="bypass_mode", rollout_correction=correction)  # type: ignore[arg-type]
-    got = 0.0
-    config = actor(clip_ratio_low=0.2, clip_ratio_high=0.2, policy_loss=policy)
-    for part in (keys[:2], keys[2:]):
-        got += float(actor_loss(config, *micro(made, now, part))[0])
+    for key in (key for key in keys if not key.startswith("pad")):
+        for t in np.flatnonzero(MASKS[key]):
+            old, captured = made[key]["old_log_probs"][t], made[key]["rollout_log_probs"][t]
+            ratio, value = np.exp(now[key][t] - old), OF_RLOO[rollout(key)]
+            gain = min(ratio * value, np.clip(ratio, 0.8, 1 + high) * value)
+            if kind == "reinforce":
+                gain = min(ratio, 1.5) * now[key][t] * value
+            expected -= min(np.exp(old - captured), 1.5) * gain / (4 * LENGTHS[rollout(key)])
+    config = actor(clip_ratio_low=0.2, clip_ratio_high=high, **policy)
+    parts = (keys[:3], keys[3:4], keys[4:])  # three micro-batches
+    got = sum(float(actor_loss(config, *micro(made, now, part))[0]) for part in parts)
     assert got == pytest.approx(expected, abs=1e-5)
 
 

@@ -143,10 +143,7 @@ def test_rollout_correction_and_agents_that_crash(tmp_path):
 
 def test_thirty_steps_learn(tmp_path):
     ended = run(
-        tmp_path,
-        timeout=3000,
-        steps=30,
-        cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3},
+        tmp_path, timeout=3000, steps=30, cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3}
     )
     check(ended, list(range(1, 31)), learning=10)
     check_weights(ended)

@@ -143,10 +143,17 @@ def test_a_cluster_that_is_too_small_is_refused_with_what_is_missing(tmp_path):
         check_cluster(config, {"GPU": 1, "CPU": 2})
 
 
-def test_what_verl_refuses_is_said_before_anything_starts(tmp_path):
+@pytest.mark.parametrize(
+    ("part", "key", "value", "said"),
+    [
+        ("actor", "ppo_micro_batch_size_per_gpu", 4, "verl refuses it: .*log_prob_micro_batch"),
+        ("rollout", "tensor_model_parallel_size", 2, "1 GPUs do not make whole rollout servers"),
+    ],
+)
+def test_what_verl_refuses_is_said_before_anything_starts(tmp_path, part, key, value, said):
     wrong = json.loads(json.dumps(GUIDE))
-    wrong["actor_rollout_ref"]["actor"]["ppo_micro_batch_size_per_gpu"] = 4
-    with pytest.raises(ConfigError, match=r"verl refuses it: .*log_prob_micro_batch_size"):
+    wrong["actor_rollout_ref"][part][key] = value
+    with pytest.raises(ConfigError, match=said):
         whole(wrong, tmp_path)
 
 
@@ -173,13 +180,6 @@ def test_trainers_are_verls_own_with_our_mixins_before_them(tmp_path):
     config.trainer.v1.trainer_mode = "asynchronous"
     with pytest.raises(ConfigError, match="trainers: colocate_async, separate_async, sync"):
         trainer_class(config)
-
-
-def test_gpus_that_make_no_whole_server_are_refused(tmp_path):
-    wrong = json.loads(json.dumps(GUIDE))
-    wrong["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] = 2
-    with pytest.raises(ConfigError, match="1 GPUs do not make whole rollout servers of 2"):
-        whole(wrong, tmp_path)
 
 
 def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path):
