@@ -53,15 +53,17 @@ async def served(llm: EchoLLM, store: Any) -> AsyncIterator[Any]:
         assert not proxy.is_running()
 
 
-def chat(base_url: str, text: str, stream: bool = False) -> str:
+def ask(base_url: str, text: str, stream: bool = False) -> str:
+    """The body of an answer."""
     body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
-    request = urllib.request.Request(
-        f"{base_url}/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
+    headers, data = {"Content-Type": "application/json"}, json.dumps(body).encode()
+    request = urllib.request.Request(f"{base_url}/chat/completions", data, headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
-        raw = answer.read().decode()
+        return answer.read().decode()
+
+
+def chat(base_url: str, text: str, stream: bool = False) -> str:
+    raw = ask(base_url, text, stream)
     if not stream:
         return json.loads(raw)["choices"][0]["message"]["content"]
     chunks = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
@@ -181,18 +183,7 @@ def test_option_that_fits_nothing_is_refused(options: dict[str, Any], words: str
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_caller_gets_the_token_ids_as_in_0_3(served, num_workers) -> None:
     proxy = await served(num_workers)
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{proxy.port}/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-
-    def ask() -> Any:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read())
-
-    answer = await asyncio.to_thread(ask)
+    answer = json.loads(await asyncio.to_thread(ask, f"http://127.0.0.1:{proxy.port}/v1", "hi"))
     assert answer["prompt_token_ids"]
     assert answer["choices"][0]["token_ids"]
     assert answer["choices"][0].get("logprobs") is None, "nobody asked for them"

@@ -280,22 +280,21 @@ def test_where_calls_have_rewards_of_their_own_a_rollout_has_no_outcome(batch, o
         weigh(given, WeighingOptions(estimator="own:of_outcomes"))
 
 
-def test_penalties_count_with_the_default_estimator_too(batch):
-    def foresee(rows):
-        return Foreseen(penalties=[[-1.0] * row.num_sampled for row in rows])
+def costs(each):
+    """What foresees that each sampled token costs so much."""
+    return lambda rows: Foreseen(penalties=[[-each] * row.num_sampled for row in rows])
 
+
+def test_penalties_count_with_the_default_estimator_too(batch):
     same = batch(a=0.0, b=0.0, c=0.0, d=0.0, e=0.0)
-    found = weigh(same, WeighingOptions(estimator={"normalise_std": False}), foresee)
+    found = weigh(same, WeighingOptions(estimator={"normalise_std": False}), costs(1.0))
     assert [one.advantages[0].value for one in found] == [-1.0, 1.0, 1.0, -1.0]  # a, b, d and e
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_plus_plus"])
 def test_what_is_said_of_an_advantage_has_its_penalties(batch, name):
-    def foresee(rows):
-        return Foreseen(penalties=[[-0.5] * row.num_sampled for row in rows])
-
     same = batch(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0)
-    weighed = weigh(same, WeighingOptions(estimator=name), foresee)
+    weighed = weigh(same, WeighingOptions(estimator=name), costs(0.5))
     long = next(one for one in weighed if one.row.rollout_id == "e")
     assert long.advantages[0].because.endswith(
         "its reward: 1; penalties of its rollout: -1.5; their sum: -0.5 against mean 0, std 0.7071 "
@@ -304,12 +303,9 @@ def test_what_is_said_of_an_advantage_has_its_penalties(batch, name):
 
 
 def test_an_estimator_that_takes_no_penalties_refuses_them(batch):
-    def foresee(rows):
-        return Foreseen(penalties=[[-0.5] * row.num_sampled for row in rows])
-
     options = WeighingOptions(estimator={"type": "gdpo", "rewards": {"all": 1.0}})
     with pytest.raises(ConfigError, match="'gdpo' compares dimensions of the reward, and takes no"):
-        weigh(batch(), options, foresee)
+        weigh(batch(), options, costs(0.5))
 
 
 def test_an_unknown_estimator_is_named(batch):
