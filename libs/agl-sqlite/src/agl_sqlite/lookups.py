@@ -5,34 +5,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from agl.utils.json_values import json_of
-from agl_sqlite.rows import ATTEMPT_FIELDS, RESOURCES_COLUMNS, ROLLOUT_FIELDS, WORKER_FIELDS
 from agl_sqlite.sql_lookups import SqlLookups, statements
 
 
-def _bytes(*columns: str) -> str:
+def _bytes(column: str) -> str:
     # SQLite refuses a page with text that is no UTF-8; bytes are read one by one.
     texts = {"input", "config", "metadata", "error", "heartbeat_stats"}
-    return ", ".join(
-        f"CAST({column} AS BLOB)" if column.rpartition(".")[2] in texts else column
-        for column in columns
-    )
+    return f"CAST({column} AS BLOB)" if column.rpartition(".")[2] in texts else column
 
 
 SQL: Final = statements(
-    {
-        "rollout": _bytes(*(f"r.{name}" for name in ROLLOUT_FIELDS)),
-        # Attempts have the number of their rollout, and not its id.
-        "attempt": _bytes(
-            *(f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in ATTEMPT_FIELDS)
-        ),
-        "worker": _bytes(*WORKER_FIELDS),
-        "resources": RESOURCES_COLUMNS,
-        "body": "CAST(body AS BLOB)",
-        "newest": "t.a = (SELECT max(a) FROM attempt WHERE n = r.n)",
-        "worker_fields": ", ".join(WORKER_FIELDS),
-        "worker_values": ", ".join("?" for _ in WORKER_FIELDS),
-        "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in WORKER_FIELDS),
-    }
+    body="CAST(body AS BLOB)",
+    newest="t.a = (SELECT max(a) FROM attempt WHERE n = r.n)",
+    column=_bytes,
 )
 """The statements of ``statements.sql``, by name."""
 

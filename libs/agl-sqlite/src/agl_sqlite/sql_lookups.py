@@ -5,7 +5,7 @@ Statements have ``?`` for a value. What databases write differently, a subclass 
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from operator import itemgetter
 from typing import Any, ClassVar, TypeVar, cast
@@ -16,6 +16,10 @@ from agl.store.queries import DocumentQuery, Filter, Query, make_page
 from agl.types import Attempt, Document, PaginatedResult, ResourcesUpdate, Rollout, Worker
 from agl_sqlite.ids import number_of
 from agl_sqlite.rows import (
+    ATTEMPT_FIELDS,
+    RESOURCES_COLUMNS,
+    ROLLOUT_FIELDS,
+    WORKER_FIELDS,
     attempt_of,
     document_of,
     resources_of,
@@ -37,19 +41,39 @@ def read_statements(package: str, file: str) -> dict[str, str]:
     }
 
 
-def statements(columns: Mapping[str, str], package: str | None = None) -> dict[str, str]:
-    """The statements of ``statements.sql``, by name, with these texts for its words in braces.
+def statements(
+    body: str,
+    newest: str,
+    package: str | None = None,
+    column: Callable[[str], str] = lambda name: name,
+) -> dict[str, str]:
+    """The statements of ``statements.sql``, by name, with texts for its words in braces.
 
     Args:
-        columns: Word -> text.
+        body: How that of a span is read.
+        newest: The condition that an attempt ``t`` is the newest of the rollout ``r``.
         package: One with a ``statements.sql`` of its own, whose statements come first.
+        column: How a column is read.
     """
+    # Attempts have the number of their rollout, and not its id.
+    of_attempt = (f"{'r' if one == 'rollout_id' else 't'}.{one}" for one in ATTEMPT_FIELDS)
+    words = {
+        "rollout": ", ".join(column(f"r.{name}") for name in ROLLOUT_FIELDS),
+        "attempt": ", ".join(map(column, of_attempt)),
+        "worker": ", ".join(map(column, WORKER_FIELDS)),
+        "resources": RESOURCES_COLUMNS,
+        "body": body,
+        "newest": newest,
+        "worker_fields": ", ".join(WORKER_FIELDS),
+        "worker_values": ", ".join("?" for _ in WORKER_FIELDS),
+        "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in WORKER_FIELDS),
+    }
     found = read_statements("agl_sqlite", "statements.sql")
     if package is not None:
         found |= read_statements(package, "statements.sql")
-    for column, sql in columns.items():
+    for word, sql in words.items():
         for name, text in found.items():
-            found[name] = text.replace(f"{{{column}}}", sql)
+            found[name] = text.replace(f"{{{word}}}", sql)
     return found
 
 
@@ -62,6 +86,8 @@ class SqlLookups(ABC):
     """Before a column of which no index is to be used."""
     never = "9e999"
     """The time that is after all others."""
+    lock = ""
+    """Behind a statement whose rows nobody else is to change until the transaction ends."""
     of_run = "r.run"
     """The ``run`` of a rollout's metadata."""
 
@@ -89,8 +115,10 @@ class SqlLookups(ABC):
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
         """The known ones of these, in this order; as ``AttemptedRollout`` once attempted."""
-        found = (self.one("rollout_view", number_of(one), one) for one in rollout_ids)
-        return [view_of(row) for row in found if row is not None]
+        within, numbers = self.within("r.n", map(number_of, rollout_ids))
+        rows = self.rows(f"{self.sql['rollouts_page']} WHERE {within}", numbers)
+        found = {row[0]: row for row in rows}
+        return [view_of(found[one]) for one in rollout_ids if one in found]
 
     def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
         return self._page(view_of, "rollouts_page", "rollout r", query, "r.{}", ("r.n",))
@@ -127,7 +155,10 @@ class SqlLookups(ABC):
 
     def spans(self, keys: Sequence[int], read: SpanReader[T]) -> list[T]:
         """The spans with these keys."""
-        return [read(*self.one("span", key)) for key in keys]
+        within, values = self.within("k", keys)
+        rows = self.rows(f"{self.sql['spans_page']} WHERE {within}", values)
+        found = {key: read(body, number) for key, body, number in rows}
+        return [found[key] for key in keys]
 
     def query_documents(self, query: DocumentQuery) -> PaginatedResult[Document]:
         conditions, values = ["kind = ?"], [query.kind]
@@ -260,6 +291,37 @@ class SqlLookups(ABC):
         if field in ("status", "reward", "sequence_id", "version"):  # there is one, or it is asked
             return name
         return f"coalesce({name}, {self.never if field.endswith('_time') else repr('')})"
+
+
+def delete_rollouts(
+    lookups: SqlLookups, rollout_ids: Sequence[str], *, only_count: bool
+) -> tuple[dict[str, int], int]:
+    """See ``Tables.delete_rollouts``; and how many of them were queued."""
+    by_number, numbers = lookups.within("n", map(number_of, rollout_ids))
+    by_id, ids = lookups.within("rollout_id", rollout_ids)
+    sql = f"SELECT n, position FROM rollout WHERE {by_number} AND {by_id} {lookups.lock}"
+    known = lookups.rows(sql, [*numbers, *ids])
+    these, values = lookups.within("n", [number for number, _ in known])
+    latest = lookups.one("latest_resources_id")
+    unused = lookups.rows(
+        f"SELECT resources_id FROM rollout WHERE {these} AND resources_id IS NOT NULL "
+        f"EXCEPT SELECT resources_id FROM rollout WHERE NOT {these} EXCEPT SELECT ?",
+        [*values, *values, latest and latest[0]],
+    )
+    of_these, resources = lookups.within("resources_id", [row[0] for row in unused])
+    held = {  # in the order in which it can be deleted
+        "spans": (f"span WHERE a IN (SELECT a FROM attempt WHERE {these})", values),
+        "documents": (f"document WHERE {these}", values),
+        "attempts": (f"attempt WHERE {these}", values),
+        "rollouts": (f"rollout WHERE {these}", values),
+        "resources": (f"resources WHERE {of_these}", resources),
+    }
+    counts: dict[str, int] = {}
+    for kind, (rows, given) in held.items():
+        ((counts[kind],),) = lookups.rows(f"SELECT count(*) FROM {rows}", given)
+        if not only_count:
+            lookups.rows(f"DELETE FROM {rows}", given)
+    return dict(reversed(counts.items())), sum(position is not None for _, position in known)
 
 
 def _limit(limit: int) -> str:

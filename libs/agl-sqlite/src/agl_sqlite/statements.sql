@@ -46,11 +46,6 @@ WHERE n = ?;
 SELECT {rollout}, {attempt}
 FROM rollout r LEFT JOIN attempt t ON {newest};
 
--- name: rollout_view
-SELECT {rollout}, {attempt}
-FROM rollout r LEFT JOIN attempt t ON {newest}
-WHERE r.n = ? AND r.rollout_id = ?;
-
 -- name: attempts_page
 SELECT {attempt} FROM attempt t JOIN rollout r ON r.n = t.n;
 
@@ -101,8 +96,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: span_keys
 SELECT s.k FROM rollout r JOIN attempt t ON t.n = r.n JOIN span s ON s.a = t.a;
 
--- name: span
-SELECT {body}, sequence_id FROM span WHERE k = ?;
+-- name: spans_page
+SELECT k, {body}, sequence_id FROM span;
 
 -- name: documents
 SELECT kind, key, body, version, rollout_id FROM document WHERE;
@@ -149,16 +144,3 @@ SELECT {worker} FROM worker;
 -- name: save_worker
 INSERT INTO worker ({worker_fields}) VALUES ({worker_values})
 ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};
-
--- name: known_rollouts
-SELECT n FROM rollout WHERE n IN (SELECT value FROM json_each(:numbers))
-AND rollout_id IN (SELECT value FROM json_each(:ids));
-
--- name: resources_of_rollouts
-SELECT resources_id FROM rollout WHERE n IN (SELECT value FROM json_each(:rollouts))
-EXCEPT SELECT resources_id FROM rollout WHERE n NOT IN (SELECT value FROM json_each(:rollouts))
-EXCEPT SELECT :latest;
-
--- name: queued_of
-SELECT count(*) FROM rollout
-WHERE position IS NOT NULL AND n IN (SELECT value FROM json_each(:rollouts));

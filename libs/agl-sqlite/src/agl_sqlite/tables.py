@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic_core import from_json, to_json
 
@@ -28,6 +28,7 @@ from agl_sqlite.rows import (
     row_of_worker,
     stored_attempt_of,
 )
+from agl_sqlite.sql_lookups import delete_rollouts
 from agl_sqlite.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
@@ -36,15 +37,6 @@ _MOST = 20_000
 """So many objects of a kind are kept."""
 _QUEUE_HEAD = 64
 """Queued rollouts that are read at once, and kept."""
-_THESE: Final = "n IN (SELECT value FROM json_each(:rollouts))"
-_HELD: Final = {
-    "spans": f"span WHERE a IN (SELECT a FROM attempt WHERE {_THESE})",
-    "documents": f"document WHERE {_THESE}",
-    "attempts": f"attempt WHERE {_THESE}",
-    "rollouts": f"rollout WHERE {_THESE}",
-    "resources": "resources WHERE resources_id IN (SELECT value FROM json_each(:resources))",
-}
-"""What is deleted with rollouts, in the order in which it can be."""
 
 
 class SqliteTables(WriteBehind):
@@ -324,23 +316,11 @@ class SqliteTables(WriteBehind):
         return self.connection.execute(SQL["delete_documents"], values).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
-        connection = self.connection
-        numbers = json_of(list(map(number_of, rollout_ids)), "numbers")
-        ids = {"ids": json_of(list(rollout_ids), "ids of rollouts"), "numbers": numbers}
-        known = [row[0] for row in connection.execute(SQL["known_rollouts"], ids)]
-        values = {"rollouts": json_of(known, "numbers"), "latest": self.latest_resources_id}
-        resources = [row[0] for row in connection.execute(SQL["resources_of_rollouts"], values)]
-        values["resources"] = json_of(resources, "ids of resources")
-        (num_queued,) = connection.execute(SQL["queued_of"], values).fetchone()
-        counts: dict[str, int] = {}
-        for kind, rows in _HELD.items():
-            (counts[kind],) = connection.execute(f"SELECT count(*) FROM {rows}", values).fetchone()
-            if not only_count:
-                connection.execute(f"DELETE FROM {rows}", values)
+        counts, num_queued = delete_rollouts(self, rollout_ids, only_count=only_count)
         if not only_count:
             self.effects.dequeued += num_queued
             self.reload()
-        return dict(reversed(counts.items()))
+        return counts
 
     # --- resources and workers
 

@@ -5,10 +5,6 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from agl.store.engine.tables import SpanReader
-from agl.types import Rollout
-from agl_sqlite import rows
-from agl_sqlite.ids import number_of
 from agl_sqlite.sql_lookups import SqlLookups, statements
 
 T = TypeVar("T")
@@ -16,22 +12,9 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 SQL: Final = statements(
-    {
-        "rollout": ", ".join(f"r.{name}" for name in rows.ROLLOUT_FIELDS),
-        # Attempts have the number of their rollout, and not its id.
-        "attempt": ", ".join(
-            f"{'r' if name == 'rollout_id' else 't'}.{name}" for name in rows.ATTEMPT_FIELDS
-        ),
-        "worker": ", ".join(rows.WORKER_FIELDS),
-        "resources": rows.RESOURCES_COLUMNS,
-        "body": "body",
-        "newest": "t.n = r.n AND t.sequence_id = "
-        "(SELECT max(sequence_id) FROM attempt WHERE n = r.n)",
-        "worker_fields": ", ".join(rows.WORKER_FIELDS),
-        "worker_values": ", ".join("?" for _ in rows.WORKER_FIELDS),
-        "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in rows.WORKER_FIELDS),
-    },
-    "agl_postgres",
+    body="body",
+    newest="t.n = r.n AND t.sequence_id = (SELECT max(sequence_id) FROM attempt WHERE n = r.n)",
+    package="agl_postgres",
 )
 """The statements, by name."""
 
@@ -45,6 +28,7 @@ class PostgresLookups(SqlLookups):
     """The reading side, on one connection."""
 
     sql = SQL
+    lock = "FOR UPDATE"
     never = "'infinity'"
     of_run = r"replace(replace(r.metadata, '\\', '\u005c'), '\u0000', '\ufffd')::json ->> 'run'"
 
@@ -52,23 +36,14 @@ class PostgresLookups(SqlLookups):
         self._connection = connection
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return ask(self._connection, sql, values).fetchall()
+        cursor = ask(self._connection, sql, values)
+        return cursor.fetchall() if cursor.description else []
 
     def within(self, column: str, values: Iterable[Any]) -> tuple[str, list[Any]]:
         return f"{column} = ANY(?)", [storable(values)]
 
     def contains(self, column: str) -> str:
         return f"strpos({column}, ?) > 0"
-
-    def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        sql = f"{SQL['rollouts_page']} WHERE r.n = ANY(?)"
-        found = {row[0]: row for row in self.rows(sql, [list(map(number_of, rollout_ids))])}
-        return [rows.view_of(found[one]) for one in rollout_ids if one in found]
-
-    def spans(self, keys: Sequence[int], read: SpanReader[T]) -> list[T]:
-        rows = self.rows("SELECT k, body, sequence_id FROM span WHERE k = ANY(?)", [list(keys)])
-        found = {key: read(body, number) for key, body, number in rows}
-        return [found[key] for key in keys]
 
 
 def storable(keys: Iterable[T]) -> list[T]:

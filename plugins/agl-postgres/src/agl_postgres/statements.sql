@@ -63,14 +63,6 @@ ON CONFLICT (resources_id) DO UPDATE
 SET update_time = excluded.update_time, version = excluded.version, body = excluded.body,
     touched = nextval('touches');
 
--- name: rollouts_to_delete
-SELECT n, position FROM rollout WHERE n = ANY(?) AND rollout_id = ANY(?) FOR UPDATE;
-
--- name: resources_of
-SELECT resources_id FROM rollout WHERE n = ANY(?) AND resources_id IS NOT NULL
-EXCEPT SELECT resources_id FROM rollout WHERE n <> ALL(?)
-EXCEPT SELECT ?;
-
 -- name: kept
 SELECT number FROM server WHERE id = ? FOR UPDATE;
 

@@ -1,7 +1,7 @@
 """What the engine's operations keep and find in PostgreSQL, by rounds that read ahead."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt, attempted
@@ -9,7 +9,7 @@ from agl.store.packed_span import AnySpan
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import copy_of_record, json_of
 from agl_postgres.lookups import SQL, ask, storable
-from agl_postgres.rounds import Missing, Rounds, Rows, first_of, lock_number
+from agl_postgres.rounds import Missing, Rounds, Rows, lock_number
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.rows import (
     changed_attempt,
@@ -21,15 +21,7 @@ from agl_sqlite.rows import (
     row_of_span,
     row_of_worker,
 )
-
-_HELD: Final = {
-    "spans": "span WHERE a IN (SELECT a FROM attempt WHERE n = ANY(?))",
-    "documents": "document WHERE n = ANY(?)",
-    "attempts": "attempt WHERE n = ANY(?)",
-    "rollouts": "rollout WHERE n = ANY(?)",
-    "resources": "resources WHERE resources_id = ANY(?)",
-}
-"""What is deleted with rollouts, in the order in which it can be."""
+from agl_sqlite.sql_lookups import delete_rollouts
 
 
 class PostgresTables(Rounds):
@@ -57,28 +49,17 @@ class PostgresTables(Rounds):
         return ask(self._connection, sql, [kind, storable(keys)]).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
-        self._directly()
-        ids = list(map(number_of, rollout_ids)), storable(rollout_ids)
-        known = self.rows(SQL["rollouts_to_delete"], ids)
-        numbers = [number for number, _ in known]
-        latest = self.one("latest_resources_id")
-        unused = self.rows(SQL["resources_of"], [numbers, numbers, latest and latest[0]])
-        counts: dict[str, int] = {}
-        for kind, rows in _HELD.items():
-            values = [[*first_of(unused)] if kind == "resources" else numbers]
-            ((counts[kind],),) = self.rows(f"SELECT count(*) FROM {rows}", values)
-            if not only_count:
-                ask(self._connection, f"DELETE FROM {rows}", values)
+        counts, num_queued = delete_rollouts(self, rollout_ids, only_count=only_count)
         if not only_count:
             self._num_unwritten += 1
-            self.effects.dequeued += sum(position is not None for _, position in known)
+            self.effects.dequeued += num_queued
             self._known["rollout"] |= dict.fromkeys(rollout_ids)
             gone = set(rollout_ids)
             for open_ones in self._known["open"].values():
                 for one, stored in list(open_ones.items()):
                     if stored.attempt.rollout_id in gone:
                         del open_ones[one]
-        return dict(reversed(counts.items()))
+        return counts
 
     # --- rollouts
 
