@@ -386,7 +386,6 @@ def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(store, mon
 @pytest.mark.parametrize(
     ("given", "right"),
     [
-        ("http://h:1", "LightningStoreClient('http://h:1')"),
         ("runs/x", "SqliteLightningStore('runs/x')"),
         ("x.db", "SqliteLightningStore('x.db')"),
     ],

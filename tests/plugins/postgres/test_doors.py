@@ -22,16 +22,22 @@ async def test_an_address_is_a_store(url):
 
 
 @contextlib.contextmanager
-def served(url):
-    """The address of ``agl store`` before the database."""
+def served_process(url):
+    """``agl store`` before the database: its process and its address."""
     words = "store", "--port", "0", "--open", "--store", url
     with started(*AGL, *words, stderr=subprocess.PIPE) as process:
         try:
             said = process.stderr.readline().decode()
             assert "http://" in said, said + process.stderr.read().decode()
-            yield re.search(r"http://\S+", said)[0]
+            yield process, re.search(r"http://\S+", said)[0]
         finally:
             process.terminate()
+
+
+@contextlib.contextmanager
+def served(url):
+    with served_process(url) as (_, address):
+        yield address
 
 
 async def test_servers_before_one_database_share_what_their_clients_do(url):

@@ -70,11 +70,12 @@ def plan_part(
     part = PARTS[name]
     said = {word: value for word, value in (said or {}).items() if value is not None}
     wanted = {OPTIONS.get(word, word): value for word, value in said.items()}
-    if name == "store" and isinstance(spec, str) and spec.startswith("postgresql://"):
-        spec = {"type": "postgres", "url": spec}
-    if name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
-        kind = "LightningStoreClient" if "://" in spec else "SqliteLightningStore"
-        raise ConfigError(f"{where or name}: {spec!r} is no name of a store; give {kind}({spec!r})")
+    if name == "store" and isinstance(spec, str) and "://" in spec:
+        option = "url" if spec.startswith("postgresql:") else "server_address"
+        spec = {"type": "postgres" if option == "url" else "client", option: spec}
+    elif name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
+        hint = f"give SqliteLightningStore({spec!r})"
+        raise ConfigError(f"{where or name}: {spec!r} is no name of a store; {hint}")
     plan = plan_component(
         spec,
         group=part.group,

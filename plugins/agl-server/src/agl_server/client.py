@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from agl.env import LightningEnvVar, resolve_str_env_var
-from agl.errors import AglError, InvalidRecordError, StoreError, UnknownRecordError
+from agl.errors import AglError, ConfigError, InvalidRecordError, StoreError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore, LightningStoreCapabilities, Turn
 from agl.store.operation import operation
 from agl.store.packed_span import AnySpan
@@ -48,7 +48,9 @@ class LightningStoreClient(LightningStore):
 
     Args:
         server_address: For example ``http://agl:TOKEN@127.0.0.1:4747``, as the server prints it,
-            or without a token; for a Unix socket ``http+unix://%2Ftmp%2Fagl.sock``.
+            or without a token; for a Unix socket ``http+unix://%2Ftmp%2Fagl.sock``. Of several
+            servers before one database, a list, or a text with commas: when one gives no answer,
+            the next is asked. They have the same ``AGL_SERVER_TOKEN``.
         retry_delays: Seconds before each repetition of a request that got no answer; together they
             are how long an outage may last.
         request_timeout: Seconds that one request may take, beyond what it was asked to wait.
@@ -62,25 +64,37 @@ class LightningStoreClient(LightningStore):
 
     def __init__(
         self,
-        server_address: str,
+        server_address: str | Sequence[str],
         *,
         retry_delays: Sequence[float] = RETRY_DELAYS,
         request_timeout: float = 30.0,
         connection_timeout: float = 5.0,
         token: str | TokenSlot | None = None,
     ) -> None:
-        server_address, given = without_token(server_address)
+        each = server_address.split(",") if isinstance(server_address, str) else server_address
+        found = [without_token(one.strip()) for one in each]
+        given, *others = {given for _, given in found if given} or {None}
+        if others:
+            raise ConfigError("servers of one store have one token: start all with the same one")
         if not isinstance(token, TokenSlot):
             token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token or given) or None
             learn(token)
         self._token = token
         self._claims = ClaimTokens(token)
         self._transport = Transport(
-            server_address, token, retry_delays, request_timeout, connection_timeout
+            [address for address, _ in found],
+            token,
+            retry_delays,
+            request_timeout,
+            connection_timeout,
         )
-        self.server_address = self._transport.address
 
     # --- being a store
+
+    @property
+    def server_address(self) -> str:
+        """Of the server that is asked."""
+        return self._transport.address
 
     @property
     def headers(self) -> dict[str, str]:

@@ -64,25 +64,31 @@ class Transport:
         ConfigError: The address is none.
     """
 
-    address: str
+    addresses: list[str]
+    """Of servers before one store. The first one is asked; one that gives no answer is the last."""
     token: str | TokenSlot | None = field(repr=False)
     retry_delays: Sequence[float]
     request_timeout: float
     connection_timeout: float
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.address)
-        self.unix_path = socket_path(self.address)
-        if self.unix_path is None and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ConfigError(
-                f"store address {self.address!r}: expected one like http://127.0.0.1:4747, or "
-                f"{UNIX_SCHEME}://%2Ftmp%2Fagl.sock"
-            )
-        self.address = self.address.rstrip("/")
-        self._base = self.address if self.unix_path is None else "http://localhost"
+        self.unix_path = socket_path(self.address) if len(self.addresses) == 1 else None
+        for one in self.addresses if self.unix_path is None else ():
+            parts = urlsplit(one)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ConfigError(
+                    f"store address {one!r}: expected one like http://127.0.0.1:4747, several of "
+                    f"that kind with commas between them, or {UNIX_SCHEME}://%2Ftmp%2Fagl.sock"
+                )
+        self.addresses = [one.rstrip("/") for one in self.addresses]
         self._sessions = _Sessions(self)
         self._is_said_away = False
         self._num_closes = 0
+
+    @property
+    def address(self) -> str:
+        """Of the server that is asked."""
+        return self.addresses[0]
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -148,7 +154,7 @@ class Transport:
                 pause = min(delay * random.uniform(1.0, 1.25), end - time.monotonic())
                 await asyncio.sleep(max(pause, 0.0))
             try:
-                answer = await self._try(request)
+                answer = await self._try_each(request)
                 self._is_said_away = False
                 return answer
             except _NoAnswer as error:
@@ -172,8 +178,8 @@ class Transport:
         outage = time.monotonic() - begin
         lost = "; whether the last request was carried out is not known" if maybe_done else ""
         raise StoreUnavailableError(
-            f"store at {self.address}: no answer to {request.method} {request.path} for "
-            f"{outage:.0f} s ({failure}){lost}. Is it running, and is the address right? "
+            f"store at {', '.join(self.addresses)}: no answer to {request.method} {request.path} "
+            f"for {outage:.0f} s ({failure}){lost}. Is it running, and is the address right? "
             "Start one with: agl store"
         )
 
@@ -184,15 +190,34 @@ class Transport:
         self._is_said_away = True
         until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         logger.warning(
-            "store at %s: nothing answers (%s); trying until %s", self.address, error, until
+            "store at %s: nothing answers (%s); trying until %s",
+            ", ".join(self.addresses),
+            error,
+            until,
         )
+
+    async def _try_each(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
+        lost = False
+        for left in reversed(range(len(self.addresses))):
+            address, num_closes = self.address, self._num_closes
+            try:
+                return await self._try(request)
+            except _NoAnswer as error:
+                error.lost = lost = error.lost or lost
+                if not left or self._num_closes != num_closes:
+                    raise
+                if self.address == address:  # who asked it as well may have seen that before
+                    self.addresses.append(self.addresses.pop(0))
+                    logger.warning("store: asking %s, as %s: %s", self.address, address, error)
+        raise AssertionError
 
     async def _try(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
         method, path, query, body, headers, wait_seconds = request
         limit = self.request_timeout + wait_seconds
         session = await self._sessions.get()
         # Marked as encoded: ids are quoted already, and dots in them are no path steps.
-        url = URL(f"{self._base}{wire.PREFIX}{path}", encoded=True).update_query(query)
+        base = self.address if self.unix_path is None else "http://localhost"
+        url = URL(f"{base}{wire.PREFIX}{path}", encoded=True).update_query(query)
         try:
             async with session.request(
                 method,
