@@ -5,7 +5,7 @@ docs/reference/answers.md has the same table: this test compares the two.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -50,15 +50,39 @@ def whole(*calls: dict[str, Any], content: Any = "yes", **choice: Any) -> dict[s
     }
 
 
-def older(call: dict[str, Any]) -> dict[str, Any]:
-    answer = whole(content=None, finish_reason="function_call")
+def older(call: dict[str, Any], content: str | None = None) -> dict[str, Any]:
+    answer = whole(content=content, finish_reason="stop" if content else "function_call")
     answer["choices"][0]["message"]["function_call"] = call
     return answer
 
 
 def twice(answer: dict[str, Any]) -> dict[str, Any]:
     (choice,) = answer["choices"]
-    return {**answer, "choices": [{**choice, "index": 1}, choice]}
+    other = {**choice, "index": 1, "message": {**choice["message"], "content": "no"}}
+    return {**answer, "choices": [other, choice]}
+
+
+STOP = {"finish_reason": "stop"}
+END = {"delta": {}, **STOP}
+
+
+def said(content: str, *ids: int, **choice: Any) -> dict[str, Any]:
+    """A piece of a streamed choice."""
+    logprobs = {"content": [{"token": "x", "logprob": -0.5}] * len(ids)}
+    return {"delta": {"content": content}, "token_ids": [*ids], "logprobs": logprobs, **choice}
+
+
+def in_pieces(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """A stream of these pieces, and its usage."""
+    head = {"id": "c", "model": "m"}
+    chunks = [{**head, "choices": [{"index": 0, **part}]} for part in parts]
+    return [chunks[0] | {"prompt_token_ids": [1, 2]}, *chunks[1:], streamed(whole())[1]]
+
+
+class Crossed(NamedTuple):
+    """An answer to who asked for the other kind, a stream or none."""
+
+    answer: Any
 
 
 def streamed(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -124,16 +148,35 @@ SHAPES: dict[str, Any] = {
     "any: a number as arguments, streamed": streamed(whole(call(arguments=5))),
     "any: arguments that are no JSON object": whole(call(arguments='{"a":1}{"a":2}')),
     "any: a tool that was not offered": whole(call("ff")),
-    "any: a second answer that nobody asked for, streamed": [
-        *streamed(whole(finish_reason=None))[:1],
-        *streamed(whole(index=1)),
-    ],
-    "any: a second answer that nobody asked for": twice(whole()),
-    "any: text after its end, streamed": [*streamed(whole())[:1], *streamed(whole())],
-    "any: token ids after its end, streamed": [
-        *streamed(whole(token_ids=[5, 6, 7])),
-        {"id": "c", "choices": [{"index": 0, "delta": {}, "token_ids": [8]}]},
-    ],
+    "LiteLLM: blocks are numbered as choices, streamed": in_pieces(
+        said("y", 5, 6), said("es", 7, 8, index=1), END
+    ),
+    "TGI: tokens are numbered as choices, streamed": in_pieces(
+        said("y", 5, 6), said("e", 7, index=1), said("s", 8, index=2, **STOP)
+    ),
+    "SGLang: each piece of the last step has an end, streamed": in_pieces(
+        said("y", 5, 6, **STOP), said("es", 7, 8, **STOP)
+    ),
+    "Together: a text beside the message": whole(text="yes"),
+    "Together: a text beside the message, streamed": in_pieces(
+        said("y", 5, 6, text="y"), said("es", 7, 8, text="es", **STOP)
+    ),
+    "any: two answers in turn, one asked for, streamed": in_pieces(
+        said("y", 5, 6), said("e", 7, index=1), said("s", 8), END
+    ),
+    "any: two answers with an end each, one asked for, streamed": in_pieces(
+        said("y", 5, 6), said("es", 7, 8, index=1), END, {**END, "index": 1}
+    ),
+    "any: two answers, one asked for": twice(whole()),
+    "any: text after its end, streamed": in_pieces(said("y", 5, 6, **STOP), said("es", 7, 8)),
+    "any: token ids after its end, streamed": in_pieces(said("yes", 5, 6, 7, **STOP), said("", 8)),
+    "any: no stream where one was asked for": Crossed(whole()),
+    "any: a stream where none was asked for": Crossed(streamed(whole())),
+    "any: an empty call of the older form": older({"name": "", "arguments": ""}, content="yes"),
+    "any: null beside a function": whole({**call(), "custom": None}),
+    "any: ids of another type, streamed": in_pieces(
+        said("yes", 5, 6, 7, 8) | {"token_ids": 5}, END
+    ),
     "any: a call of the older form": older(OLDER),
     "any: a call of the older form that is broken": older(OLDER | BROKEN),
     "any: cut off at the limit": whole(finish_reason="length"),
@@ -154,6 +197,8 @@ SHAPES: dict[str, Any] = {
 
 async def outcome(answer: Any, path: str) -> str:
     """What becomes of the answer in training: a cell of the page."""
+    is_crossed = isinstance(answer, Crossed)
+    answer = answer.answer if is_crossed else answer
     is_stream = isinstance(answer, list) or (isinstance(answer, bytes) and b"data:" in answer[:5])
     if isinstance(answer, list):
         lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in answer]
@@ -166,7 +211,7 @@ async def outcome(answer: Any, path: str) -> str:
         proxy = agl.LLMProxy(store=store, model_list=[entry("m", llm.url)])
         await proxy.start()
         url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
-        request = {"model": "m", "stream": is_stream, **REQUESTS[path]}
+        request = {"model": "m", "stream": is_stream != is_crossed, **REQUESTS[path]}
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"{url}/{path}", json=request) as reply,

@@ -174,6 +174,33 @@ async def test_a_client_that_hangs_up_mid_stream_is_recorded_with_what_had_come(
     assert attributes[Key.RESPONSE_ID] == "chatcmpl-1"
 
 
+@pytest.mark.parametrize(("silence", "kind"), [(60.0, "request"), (0.0, "infrastructure")])
+async def test_who_leaves_a_stream_that_stands_still_has_lost_its_answer(
+    bench, monkeypatch, silence, kind
+):
+    monkeypatch.setattr("agl_gateway.records.SILENCE_SECONDS", silence)
+    bench.llm.latency_seconds = 0.05
+    await bench.leave()
+    assert (await bench.attributes())[Key.ERROR_KIND] == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, "request"), (422, "request"), *((s, "infrastructure") for s in (402, 404, 405, 302))],
+)
+async def test_whose_fault_a_status_is(bench, status, kind):
+    bench.llm.reply = raw(status, b'{"error":{"message":"no"}}')
+    assert (await bench.post(bench.ask()))[0] == status
+    assert (await bench.attributes())[Key.ERROR_KIND] == kind
+
+
+async def test_a_good_answer_with_another_status_than_200_is_one(bench):
+    body = b'{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}'
+    bench.llm.reply = raw(201, body)
+    assert await bench.post(bench.ask()) == (200, body)
+    assert Key.ERROR not in await bench.attributes()
+
+
 async def test_a_client_that_hangs_up_before_the_answer_is_recorded(bench, held):
     bench.llm.reply = held
     call = asyncio.create_task(bench.post(bench.ask()))
@@ -215,8 +242,7 @@ def mistyped(**choice: object) -> bytes:
         mistyped(delta={"tool_calls": ["x"]}),
         mistyped(delta={"tool_calls": [{"index": 0, "id": "i", "function": {"name": 3}}]}),
         mistyped(delta={"content": ["a"]}) + mistyped(),
-        mistyped(logprobs=[1]),
-        mistyped(token_ids=5),
+        mistyped(text=5),
     ],
 )
 async def test_a_stream_of_wrong_types_ends_as_one_that_breaks(bench, stream, path):

@@ -223,9 +223,11 @@ SHAPES = {
     "the choice has another number": (
         events(of_choice(10**12, "a"), of_choice(None, "b"), of_choice(10**12, "c", "stop"))[:3],
         ("", "abc", [])),
-    "a second choice where one was asked for": (
-        events({"content": "a"}, of_choice(1, "b")), "choice 1 after choice 0"),
-    "a second choice, and then the first": (
+    "the number counts blocks, or tokens": (
+        events({"content": "a"}, of_choice(1, "b"), of_choice(3, "c")), ("", "abc", [])),
+    "two choices in turn where one was asked for": (
+        events({"content": "a"}, of_choice(1, "b"), {"content": "c"}), "choice 0 after choice 1"),
+    "plain pieces after a second choice": (
         events(of_choice(1, "a"), {"content": "b"}), "choice 0 after choice 1"),
     "two answers in one chunk": (
         events([*of_choice(0, "a"), *of_choice(0, "b")]), "two pieces of one choice"),
@@ -308,6 +310,47 @@ def test_a_call_that_an_api_cannot_say_is_a_failure_for_agent_and_record(path, s
     assert record.error_kind == "infrastructure"
     for one in (str(record.error), sent.decode() if is_stream else ""):
         assert not one or "a call of" in one
+
+
+@pytest.mark.parametrize("path", ["messages", "responses"])
+def test_what_fails_at_the_end_of_a_stream_is_recorded_as_failed(path):
+    odd = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":"1"}}\n\n'
+    *pieces, _ = events({"content": "a"})
+    sent, record = relayed(path, [*pieces, odd, b"data: [DONE]\n", b"\n"], STREAM)
+    assert record.error_kind == "infrastructure"
+    assert b"error" in sent
+
+
+def of_several(*choices: dict[str, Any], **answer: Any) -> list[Any]:
+    """What contradicts each of several answers, in the order of their numbers."""
+    given = [{"text": "a", "finish_reason": "stop", **one} for one in choices]
+    record = CallRecord(Origin("ro", "at"))
+    record.answer = json.dumps({"id": "c", "choices": given, **answer}).encode()
+    attributes = json.loads(record.pack().body)["attributes"]
+    others = (f"{Key.CHOICE}.{number}.contradiction" for number in range(1, len(choices)))
+    return [attributes.get(name) for name in (Key.CONTRADICTION, *others)]
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (0, 2), (0, 0), (0, None), ("0", "1")])
+def test_an_answer_that_an_agent_would_number_otherwise_is_marked(numbers):
+    said = of_several(*({"index": number} for number in numbers))
+    assert all("numbers of the 2 choices are" in str(one) for one in said)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0), (None, None)])
+def test_numbers_from_0_are_right_in_any_order(numbers):
+    assert of_several(*({"index": number} for number in numbers)) == [None, None]
+
+
+def test_an_answer_to_another_prompt_is_marked():
+    of_prompts = [{"index": n, "prompt_token_ids": [n]} for n in (0, 1)]
+    assert of_several(*of_prompts) == [None, "it answers another prompt than the first choice"]
+
+
+def test_tokens_of_a_completion_without_text_are_marked():
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [-1.0, -1.0]}
+    (said,) = of_several({"index": 0, "text": "", "logprobs": logprobs})
+    assert said == "it says nothing, and its tokens say 'a'"
 
 
 @pytest.mark.parametrize("path", ASKED)
@@ -438,6 +481,6 @@ def test_odd_whole_answers_are_seen_as_they_are_recorded(path, shape):
 def test_a_whole_answer_without_a_reason_to_finish_is_brought_into_form_too():
     message = {"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}
     answer = {"id": "c", "choices": [{"index": 0, "message": message}]}
-    (choice,) = json.loads(read_whole(json.dumps(answer).encode(), b"").body)["choices"]
+    (choice,) = json.loads(read_whole(json.dumps(answer).encode()).body)["choices"]
     expected = (("", "", [("call_c_0", "f", '{"x": 1}')]), None)
     assert (seen_in(choice["message"]), choice["finish_reason"]) == expected

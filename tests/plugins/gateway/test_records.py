@@ -126,7 +126,7 @@ async def test_the_other_choices_have_token_ids_of_their_own(bench):
 
 async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(bench):
     from agl_gateway.asgi import Reply
-    from agl_gateway.dialect import Exchange
+    from agl_gateway.dialect import TRUE, Exchange
     from agl_gateway.forward import relay
     from agl_gateway.records import CallRecord, Origin
 
@@ -152,7 +152,7 @@ async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(ben
                 events.append("sent")
 
         record = CallRecord(Origin("ro", "at"))
-        exchange = Exchange(b"{}", {})
+        exchange = Exchange(b"{}", {"stream": TRUE})
         exchange.body_for("m", ("return_token_ids",))
         await relay(
             Answer(cut), exchange, record, Reply(send), lambda _, e=events: e.append("end"), bytes

@@ -280,7 +280,7 @@ def _tool_name(tool: Any) -> str | None:
 def _has_arguments(tool_call: Any) -> bool:
     """Whether the arguments are a JSON object; a custom tool takes any text."""
     try:
-        if "custom" in tool_call:
+        if tool_call.get("custom"):
             return True
         return isinstance(json.loads(tool_call["function"]["arguments"] or "{}"), dict)
     except (ValueError, TypeError, KeyError, RecursionError):  # that of many brackets

@@ -46,7 +46,8 @@ class StreamedAnswer:
             for part in chunk["choices"]:
                 index = part["index"]
                 if index not in self._choices:
-                    kind = {"text": ""} if "text" in part else {"message": {}}
+                    is_text = part.get("delta") is None and isinstance(part.get("text"), str)
+                    kind = {"text": ""} if is_text else {"message": {}}
                     self._choices[index] = {"index": index, **kind}
                 _merge_choice(self._choices[index], part)
         except BrokenAnswerError as failure:
@@ -68,7 +69,7 @@ class StreamedAnswer:
         if not calls:
             return choice
         called = {"tool_calls": [call.as_chat() for call in calls]}
-        return {**choice, "message": {**choice["message"], **called}}
+        return {**choice, "message": {**choice.get("message", {}), **called}}
 
 
 def assemble(chunks: Sequence[bytes], request: bytes) -> StreamedAnswer:
@@ -82,31 +83,43 @@ def assemble(chunks: Sequence[bytes], request: bytes) -> StreamedAnswer:
 
 def _merge_choice(choice: dict[str, Any], part: Mapping[str, Any]) -> None:
     if delta := part.get("delta"):
-        _merge_delta(choice["message"], delta)
-    if logprobs := part.get("logprobs"):
+        _merge_delta(choice.setdefault("message", {}), delta)
+    logprobs = part.get("logprobs")
+    if isinstance(logprobs, dict):
         known = choice.setdefault("logprobs", {})
-        for name in ("content", "token_logprobs"):
-            if given := logprobs.get(name):
-                known.setdefault(name, []).extend(given)
+        for name in ("content", "token_logprobs", "tokens"):
+            _extend(known, name, logprobs.get(name))
+    elif logprobs:
+        choice["logprobs"] = logprobs
     for name in ("token_ids", "prompt_token_ids"):
-        if (ids := part.get(name)) is not None:
-            choice.setdefault(name, []).extend(ids)
-    if text := part.get("text"):  # of completions
+        _extend(choice, name, part.get(name))
+    if (text := part.get("text")) and "message" not in choice:  # of completions
         choice["text"] = choice.get("text", "") + text
     for name in ("finish_reason", "stop_reason", "matched_stop", "weight_versions"):
         if (said := part.get(name)) is not None:
             choice[name] = said
 
 
+def _extend(known: dict[str, Any], name: str, given: Any) -> None:
+    """Add to a list; what is none is kept, for who says that it cannot be read."""
+    if isinstance(given, list) and isinstance(known.get(name, []), list):
+        known.setdefault(name, []).extend(given)
+    elif given is not None:
+        known[name] = given
+
+
 def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for key, value in delta.items():
         if value is None or key == "tool_calls":
             continue
-        if key in ("name", "id") and value == message.get(key):
+        if key in ("name", "id", "type") and value == message.get(key):
             continue  # it comes with each piece
-        if isinstance(value, str) and key != "role":
-            message[key] = message.get(key, "") + value
-        elif isinstance(value, dict):  # the older form of a tool call, say
+        before = message.get(key)
+        if isinstance(value, str) and isinstance(before, str | None) and key != "role":
+            message[key] = (before or "") + value
+        elif isinstance(value, dict) and isinstance(before, dict | None):  # `function_call`, say
             _merge_delta(message.setdefault(key, {}), value)
+        elif isinstance(value, list):
+            _extend(message, key, value)
         else:
             message[key] = value

@@ -308,10 +308,12 @@ class GatewayApp:
         def end(error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
             # Called before the last byte goes out: who has an answer and then flushes, finds it.
             if record.end(error, kind):
-                if entered is not None:
-                    self.call_limits.after(record, entered)
-                if origin.rollout_id and dialect.operation:
-                    self.recorder.add(record)
+                try:
+                    if entered is not None:
+                        self.call_limits.after(record, entered)
+                finally:
+                    if origin.rollout_id and dialect.operation:
+                        self.recorder.add(record)
 
         try:
             if origin.rollout_id:
@@ -362,10 +364,7 @@ class GatewayApp:
             else:
                 await _refuse(reply, refused, dialect)
         except ClientGoneError as gone:
-            # Who waits for an answer and gives up has lost it; who leaves a stream has seen enough.
-            if record.first_token_time is None:
-                record.status_code = CLIENT_GONE
-            end(str(gone), "request" if record.first_token_time else "infrastructure")
+            end(*record.client_gone(str(gone)))
         except asyncio.CancelledError:
             end("the gateway stopped before the answer was complete")
             raise

@@ -74,8 +74,13 @@ class _Choice(Struct):
     goes_on_after_end: bool = False
     """Of a stream; ``StreamedAnswer`` sets it."""
 
+    @property
+    def is_text(self) -> bool:
+        """Of completions; some servers of chat completions have a ``text``, too."""
+        return self.text is not None and bytes(self.message) == b"null"
+
     def as_message(self) -> Any:
-        return self.message if self.text is None else {"role": "assistant", "content": self.text}
+        return {"role": "assistant", "content": self.text} if self.is_text else self.message
 
 
 class _Details(Struct):
@@ -199,26 +204,44 @@ def _contradiction(choice: _Choice, answer: BackendAnswer, body: bytes) -> str |
     """How a choice contradicts itself, in words."""
     if choice.goes_on_after_end:
         return f"its reason to finish is {choice.finish_reason!r}, and it goes on after it"
+    if len(answer.choices) > 1 and (fault := _is_elsewhere(choice, answer)):
+        return fault
     try:
-        message = {} if choice.text is not None else read_object(choice.message)
+        message = {} if choice.is_text else read_object(choice.message)
     except NOT_JSON:
         return None
     said = {key for key, value in message.items() if bytes(value) not in _NOTHING}
     reason = choice.finish_reason
     if reason in _OF_CALLS and message and not said & _CALLS:
         return f"its reason to finish is {reason!r}, and it has no call of a tool"
-    # A limit cuts off what a server may hold back; a text that stops an answer is no part of it.
+    # If the limit or a stop text ended the answer, tokens without a text are no contradiction.
     stopped_by = choice.stop_reason or choice.matched_stop
-    if reason == "length" or isinstance(stopped_by, str) or choice.text or said - _ROLE:
+    is_text = choice.is_text and choice.text
+    if reason == "length" or isinstance(stopped_by, str) or is_text or said - _ROLE:
         return None
-    if not (choice.logprobs and choice.logprobs.content):
+    if choice.logprobs is None:
         return None
     # Its texts are read only here, as reading them takes longer than all else.
-    said: Any = msgspec.json.decode(body)["choices"][answer.choices.index(choice)]
-    tokens = [one.get("token") for one in said["logprobs"]["content"][:-1]]
-    texts = [token for token in tokens if isinstance(token, str)]
+    given: Any = msgspec.json.decode(body)["choices"][answer.choices.index(choice)]["logprobs"]
+    tokens: Any = given.get("tokens")  # of completions
+    if choice.logprobs.content:
+        tokens = [one.get("token") for one in given["content"]]
+    texts = [token for token in (tokens or ())[:-1] if isinstance(token, str)]
     if unsaid := "".join(text for text in texts if not _SPECIAL.fullmatch(text)).strip():
         return f"it says nothing, and its tokens say {shorten(unsaid.encode(), 80)!r}"
+    return None
+
+
+def _is_elsewhere(choice: _Choice, answer: BackendAnswer) -> str | None:
+    """Why one of several answers has no place among them by which an agent could name it."""
+    numbers = [one.index for one in answer.choices]
+    if any(n is not None for n in numbers) and {*map(repr, numbers)} != {
+        *map(repr, range(len(numbers)))
+    }:
+        return f"the server's numbers of the {len(numbers)} choices are {numbers}"
+    first = _in_order(answer.choices)[0]
+    if choice.prompt_token_ids and choice.prompt_token_ids != first.prompt_token_ids:
+        return "it answers another prompt than the first choice"
     return None
 
 

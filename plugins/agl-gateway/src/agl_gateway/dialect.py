@@ -71,6 +71,8 @@ class Exchange:
         self._normalizer = Normalizer()
         self.failure: str | None = None
         """What the agent was told of a stream that broke off."""
+        self.is_over = False
+        """The agent was told that its stream has ended, or that it broke off."""
         self._has_finished = False
 
     def body_for(self, model: str, callbacks: Iterable[str]) -> bytes:
@@ -119,16 +121,16 @@ class Exchange:
 
     def broken(self, status: int, message: str) -> bytes:
         """What tells the agent that its stream breaks off; nothing when it was told before."""
-        if self.failure is not None:
+        if self.is_over:
             return b""
-        self.failure = message
+        self.is_over, self.failure = True, message
         return self._say_broken(status, message)
 
     def _say_broken(self, status: int, message: str) -> bytes:
         return b"data: " + error_body(status, message) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
-        if self.failure is not None:
+        if self.is_over:
             return b""
         data = event_data(event)
         if not data:
@@ -136,15 +138,18 @@ class Exchange:
         try:
             if data == b"[DONE]":
                 self._normalizer.end()
-                return event if self._has_finished else self.broken(502, UNFINISHED)
-            if self._normalizer.reads_each or not is_plain_chunk(data):
+                if not self._has_finished:
+                    return self.broken(502, UNFINISHED)
+                self.is_over = True
+                return event
+            if self._normalizer.needs_every_chunk or not is_plain_chunk(data):
                 chunk = self._normalizer.read(data)
                 self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
                 if chunk != msgspec.json.decode(data):
                     data = dumps(chunk)
                     event = b"data: " + data + b"\n\n"
             else:
-                self._normalizer.only_index = 0
+                self._normalizer.highest = 0
             if not self._removed:
                 return event
             fields = read_object(data)
@@ -225,6 +230,7 @@ def read_request(body: bytes) -> dict[str, Raw]:
 
 def event_data(event: bytes) -> bytes:
     """What stands after ``data:`` in an event; empty for a comment."""
+    event = event.removeprefix(b"\xef\xbb\xbf")
     if event.startswith(b"data:") and event.count(b"\n") <= 2:
         return event[5:].strip()
     lines = event.split(b"\n")

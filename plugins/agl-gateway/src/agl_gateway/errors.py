@@ -10,8 +10,9 @@ ErrorKind = Literal["infrastructure", "request"]
 """Whose fault the failure of a call is: of servers or the network, or of the request or its
 sender. An algorithm must not take the first for a bad answer of the model."""
 
-OURS = (401, 403, 408, 429)
-"""Of a backend below 500 that say nothing about the request: the key is the gateway's."""
+OURS = (401, 402, 403, 404, 405, 408, 409, 425, 429, 499)
+"""Of a backend below 500 that say nothing about the request: address, account, key and name of the
+model are the gateway's."""
 
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 """Of an answer that will be the same again; the official clients try many statuses again."""
@@ -56,7 +57,7 @@ class RefusedError(Exception):
 
 def kind_of_status(status: int) -> ErrorKind:
     """Whose fault it is that a backend answers with this status."""
-    return "infrastructure" if status >= 500 or status in OURS else "request"
+    return "request" if 400 <= status < 500 and status not in OURS else "infrastructure"
 
 
 NOT_JSON = (ValueError, RecursionError)

@@ -1,6 +1,5 @@
 """Brings the answer of a backend to the agent, whole or as a stream."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -23,9 +22,6 @@ EVENT_STREAM = "text/event-stream"
 NO_BODY = (204, 205, 304)
 """Passed on with a body, they would break the next answer on the connection."""
 PASSED_HEADERS = ("retry-after", "x-request-id")
-
-_DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
-_DONE_LENGTH = 14
 
 
 class End(Protocol):
@@ -54,7 +50,12 @@ async def relay(
     """
     record.status_code = answer.status
     kind = answer.headers.get("content-type", "")
-    if answer.status == 200 and kind.startswith(EVENT_STREAM):
+    is_stream, is_good = kind.startswith(EVENT_STREAM), 200 <= answer.status < 300
+    if is_good and is_stream != exchange.is_stream and answer.status not in NO_BODY:
+        asked, came = ("a stream", "none") if exchange.is_stream else ("no stream", "one")
+        message = f"the backend was asked for {asked}, and sent {came}: {kind or 'no content type'}"
+        raise RefusedError(502, message)
+    if is_good and is_stream:
         await _relay_stream(answer, exchange, record, reply, end)
         return
     try:
@@ -64,7 +65,7 @@ async def relay(
     if answer.status in NO_BODY:
         message = f"the backend answered {answer.status}, which has no body; expected an answer"
         raise RefusedError(502, message)
-    if answer.status != 200:
+    if not is_good:
         message = f"the backend answered {answer.status}: {shorten(body)}"
         end(message, kind_of_status(answer.status))
         refused = RefusedError(answer.status, message, backend_body=body)
@@ -72,7 +73,7 @@ async def relay(
         return
     record.answer = body
     try:
-        whole = read_whole(body, record.request)
+        whole = read_whole(body)
         record.answer = whole.body
         passed = exchange.whole(whole)
     except NOT_JSON as error:
@@ -89,34 +90,32 @@ async def _relay_stream(
     answer: Answer, exchange: Exchange, record: CallRecord, reply: Reply, end: End
 ) -> None:
     chunks = record.chunks = []
-    tail = b"\n"
     failure: str | None = None
     is_done = False
     await reply.start(200, [(b"content-type", EVENT_STREAM.encode()), *_passed(answer.headers)])
     try:
         async for chunk in answer.chunks():
             chunks.append(chunk)
-            window = tail + chunk
+            record.last_piece_time = record.now()
             passed = exchange.chunk(chunk)
-            if not is_done and b"[DONE]" in window and _DONE.search(window):
+            if exchange.is_over and not is_done:
                 is_done = True
                 end(exchange.failure)
                 await reply.settle()
-            tail = window[-_DONE_LENGTH:]
             # What agents get may be empty while an event is incomplete.
             if passed:
-                if record.first_token_time is None:
+                if record.first_token_time is None and b"data:" in passed:  # no mere comment
                     record.first_token_time = record.now()
                 await reply.write(passed)
     except BrokenOffError as error:
         failure = f"the backend broke off the stream: {error}"
+    rest = b"" if failure else exchange.end()
     if not is_done:
         failure = failure or exchange.failure or assemble(chunks, record.request).problem()
         end(failure)
         if failure is not None:
-            await reply.end(exchange.end() + exchange.broken(502, failure))
-            return
-    await reply.end(exchange.end())
+            rest += exchange.broken(502, failure)
+    await reply.end(rest)
 
 
 def _passed(headers: Mapping[str, str]) -> Headers:

@@ -7,7 +7,9 @@ pieces are told apart, arguments are JSON text, and an answer ends once.
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -55,6 +57,8 @@ class _Choice:
     by_index: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
     """The call that the server's number means now."""
     finish_reason: str | None = None
+    ended_as: Any = None
+    """Its number where it ended."""
     goes_on_after_end: bool = False
     older_name: str = ""
     """Of the call of a function in the older form."""
@@ -69,13 +73,13 @@ class Normalizer:
 
     def __init__(self, request: bytes = b"") -> None:
         self.request = request
-        self.only_index: Any = None
-        """What the server calls the choice, where one was asked for and it has said so."""
+        self.highest: int | None = None
+        """Of the server's numbers of the only choice; None until it has sent one."""
         self._num_asked: int | None = None
         self._choices: dict[int, _Choice] = {}
         self._answer_id: Any = None
-        self.reads_each = False
-        """Also plain chunks: a call of a tool has begun, or the choice has another number."""
+        self.needs_every_chunk = False
+        """Plain ones, too: a tool call has begun, or the server's choice is not number 0."""
 
     def calls(self, index: int) -> list[ToolCall]:
         """The tool calls of a choice, in the order in which they began."""
@@ -146,27 +150,33 @@ class Normalizer:
         self._answer_id = chunk.get("id")
         chunk["choices"] = parts = chunk.get("choices") or []
         for part in parts:
-            index = part.get("index")
-            if index != 0 or type(index) is not int or self.only_index != 0:
-                index = part["index"] = self._choice_number(index)
+            index = given = part.get("index")
+            if given != 0 or type(given) is not int or self.highest != 0:
+                index = part["index"] = self._choice_number(given, part)
             if error := part.get("error"):
                 raise _reported(error)
+            if not isinstance(part.get("text"), str | None):
+                raise TypeError(f"'text' is {part['text']!r}; expected a string")
             choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
             delta = part.get("delta")
-            if choice.finish_reason and _says_anything(part, delta or {}):
+            # Some servers give it with each piece of the last step.
+            is_late = choice.finish_reason and not part.get("finish_reason")
+            if is_late and _says_anything(part):
                 choice.goes_on_after_end = True
             if delta and (choice.calls or {*map(type, delta.values())} != _ONLY_TEXTS):
                 has_text = _take_texts(delta)
                 if has_text and choice.calls:
                     pass_calls(choice.calls)
-                if older := delta.get("function_call"):
-                    delta["function_call"] = _take_older(choice, older)
+                if older := delta.pop("function_call", None):
+                    delta |= _take_older(choice, older)
                 if pieces := delta.get("tool_calls"):
                     may_hold = not (is_whole or part.get("finish_reason") or choice.finish_reason)
                     delta["tool_calls"] = [self._piece(choice, one, may_hold) for one in pieces]
             if part.get("finish_reason") is not None:
                 said = _finish_reason(part["finish_reason"])
-                choice.finish_reason = choice.finish_reason or said
+                if said and choice.finish_reason and given != choice.ended_as:
+                    choice.goes_on_after_end = True  # two answers under two numbers
+                choice.finish_reason, choice.ended_as = choice.finish_reason or said, given
                 part["finish_reason"] = said and choice.finish_reason
                 if said:
                     if held := [call for call in choice.calls if call.holds_object]:
@@ -180,15 +190,21 @@ class Normalizer:
             del chunk["usage"]
         return chunk
 
-    def _choice_number(self, given: Any) -> int:
-        """Which choice is meant; where one was asked for, servers number it as they like."""
+    def _choice_number(self, given: Any, part: Json) -> int:
+        """Which choice is meant.
+
+        Where one was asked for, servers number it as they like: LiteLLM by Anthropic's blocks, TGI
+        by its tokens. Only what says more under a number that is past is of another answer.
+        """
         if self._num_asked is None:
             self._num_asked = _count_choices(self.request)
         if self._num_asked == 1:
-            if given is not None and self.only_index not in (None, given):
-                raise ValueError(f"choice {given!r} after choice {self.only_index!r} of one answer")
-            self.only_index = self.only_index if given is None else given
-            self.reads_each |= self.only_index not in (None, 0)
+            if type(given) is int:
+                highest = given if self.highest is None else self.highest
+                if given < highest and _says_anything(part):
+                    raise ValueError(f"choice {given} after choice {highest} of one answer")
+                self.highest = max(given, highest)
+                self.needs_every_chunk |= self.highest > 0
             return 0
         if type(given) is not int or not 0 <= given < self._num_asked:
             raise ValueError(f"choice {given!r} of {self._num_asked}, from 0")
@@ -239,7 +255,7 @@ class Normalizer:
         return same_id[-1] if call is not None and same_id and call not in same_id else call
 
     def _begin(self, choice: _Choice, call_id: str, kind: str) -> ToolCall:
-        self.reads_each = True
+        self.needs_every_chunk = True
         number = len(choice.calls)
         # The record is read from the same bytes later, and must come to the same id.
         made_up = "_".join(map(str, filter(None, ("call", self._answer_id, str(number)))))
@@ -247,12 +263,8 @@ class Normalizer:
         return call
 
 
-def read_whole(body: bytes, request: bytes) -> WholeAnswer:
+def read_whole(body: bytes) -> WholeAnswer:
     """An unstreamed answer in the one form; the body of one that has it is as it came.
-
-    Args:
-        body: As it came.
-        request: What is answered.
 
     Raises:
         ValueError: The server says that the answer failed, or it is none.
@@ -264,8 +276,8 @@ def read_whole(body: bytes, request: bytes) -> WholeAnswer:
     try:
         if error := answer.get("error"):
             raise _reported(error)
-        if (given := len(answer["choices"])) > 1 and given > (asked := _count_choices(request)):
-            raise BrokenAnswerError(f"it has {given} choices, and {asked} were asked for")
+        with suppress(KeyError, TypeError):  # as an agent counts them
+            answer["choices"].sort(key=itemgetter("index"))
         for choice in answer["choices"]:
             (part,) = Normalizer().take_message(answer, choice)["choices"]
             if "message" in choice:
@@ -286,18 +298,21 @@ def _reported(error: Any, is_event: bool = False) -> BrokenAnswerError:
     return BrokenAnswerError(message, is_event)
 
 
-def _says_anything(part: Json, delta: Json) -> bool:
+def _says_anything(part: Json) -> bool:
+    delta: Json = part.get("delta") or {}
     said = [part.get("text"), part.get("token_ids"), delta.get("tool_calls")]
-    return any([*said, delta.get("function_call"), *map(delta.get, TEXTS)])
+    return any([*said, *(delta.get("function_call") or {}).values(), *map(delta.get, TEXTS)])
 
 
 def _take_older(choice: _Choice, piece: Json) -> Json:
-    """A piece of a call in the older form, whose name comes once."""
-    piece = {**piece, "arguments": _as_text(piece.get("arguments"))}
-    if (name := piece.get("name") or "") == choice.older_name:
-        piece.pop("name", None)
-    choice.older_name += name if "name" in piece else ""
-    return piece
+    """A piece of a call in the older form, whose name comes once; nothing for an empty one."""
+    name, arguments = piece.get("name") or "", _as_text(piece.get("arguments"))
+    if name == choice.older_name:
+        name = ""
+    choice.older_name += name
+    if not (choice.older_name or arguments):
+        return {}
+    return {"function_call": {"name": name, "arguments": arguments}}
 
 
 def _number(index: Any) -> int | None:
@@ -354,7 +369,8 @@ def _read_part(part: Json) -> tuple[bool, str]:
 class _Asked(Struct):
     n: Any = 1
     prompt: Any = None
-    """Of completions, which may ask several."""
+    """Of completions, which may ask several; so may ``prompt_embeds``."""
+    prompt_embeds: Any = None
 
 
 def _count_choices(request: bytes) -> int:
@@ -363,6 +379,6 @@ def _count_choices(request: bytes) -> int:
         asked = msgspec.json.decode(request, type=_Asked)
     except NOT_JSON:
         return sys.maxsize
-    prompts = asked.prompt if isinstance(asked.prompt, list) else []
-    several = len([one for one in prompts if isinstance(one, str | list)])
+    given = [one for one in (asked.prompt, asked.prompt_embeds) if isinstance(one, list)]
+    several = len([one for prompts in given for one in prompts if isinstance(one, str | list)])
     return max(several, 1) * (_number(asked.n) or 1)

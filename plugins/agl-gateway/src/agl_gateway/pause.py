@@ -65,7 +65,7 @@ class PauseControl:
             await self._changed.wait()
 
     def _notify(self) -> None:
-        # Who waits now wakes up; who comes later waits for the next change.
+        # Wake those who wait now; who comes later waits for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
 

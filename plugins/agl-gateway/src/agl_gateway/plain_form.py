@@ -41,6 +41,7 @@ class _Delta(_Texts):
 class _Part(Struct):
     index: Annotated[int, Meta(ge=0, le=0)]
     delta: _Delta | None = None
+    text: str | None = None
     finish_reason: None = None
     error: None = None
 

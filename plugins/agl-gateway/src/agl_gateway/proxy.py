@@ -81,14 +81,14 @@ class LLMProxy(Gateway):
             is called through LiteLLM's library, an extra.
         store: Where calls are recorded; needed before ``start``.
         host: Where to listen; None is 127.0.0.1.
-        litellm_config: Of 0.3; refused, as LiteLLM's router is not used.
+        litellm_config: Refused: LiteLLM's router is not used.
         num_retries: When a replica cannot be reached or answers 429, 502, 503 or 504, the others
             are tried at once; so many further rounds follow, after waits as long as
             ``Retry-After`` says and the client's deadline allows.
         num_workers: 1. One worker forwards thousands of calls per second.
         launch_mode: "thread": the proxy runs in a thread of this process, with its own loop.
-        launcher_args: Of 0.3; refused.
-        middlewares: Of 0.3; refused.
+        launcher_args: Refused: use ``host`` and ``port``.
+        middlewares: Refused: the proxy has none.
         callbacks: What backends are asked for: "return_token_ids", "logprobs", and, of vLLM servers
             that know it, "weight_versions". OpenAI's own servers are asked for none of them.
         api_key: Opens every address, as the token of an attempt opens its own; part of

@@ -17,13 +17,13 @@ from agl_gateway.records import CallRecord
 logger = logging.getLogger("agl.gateway")
 
 GATHER_SECONDS = 5.0
-"""So long records gather, unless somebody waits for them: spans that ended before come first."""
+"""How long a record waits, so that the agent's spans that ended before it are stored first."""
 MAX_KNOWN = 65536
 MAX_BATCH = 256
 MAX_PENDING_BYTES = 48 * 2**20
 """Of what was said in calls that the store does not have yet; then further calls wait for it."""
 PACKED_AT_ONCE = 8
-"""Then calls get their turn: about a millisecond of work."""
+"""After so many records, about a millisecond of work, the event loop serves calls."""
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
 """Waits while the store cannot be reached; the last one repeats."""
 DRAIN_SECONDS = 10.0
@@ -50,7 +50,7 @@ class Recorder:
 
     Args:
         get_store: The store of this moment.
-        lost: Attempt id -> how many of its records will never be stored; counted here.
+        lost: Attempt id -> how many of its records will never be stored; the recorder adds to it.
     """
 
     def __init__(self, get_store: Callable[[], LightningStore], lost: Counter[str]) -> None:

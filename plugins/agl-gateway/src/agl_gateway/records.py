@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl.semconv import CLIENT_GONE, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.packed_span import PackedSpan
 from agl.utils.secrets import hide
 from agl_gateway.answers import assemble
@@ -20,6 +20,8 @@ from agl_gateway.seeds import CallNumber
 
 BYTES_PER_TOKEN = 4
 """Of JSON, where tokens must be estimated."""
+SILENCE_SECONDS = 2.0
+"""Of a backend in a stream: who leaves after that has waited for more of it."""
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
@@ -51,6 +53,8 @@ class CallRecord:
     start_time: float = field(default_factory=lambda: time.time())
     _started: float = field(default_factory=lambda: time.perf_counter())
     first_token_time: float | None = None
+    last_piece_time: float | None = None
+    """When the backend has sent something of a stream."""
     end_time: float | None = None
     request: bytes = b""
     """As the backend's API would have it from the agent, without our additions."""
@@ -104,6 +108,18 @@ class CallRecord:
             if self.number is not None and self.first_token_time is None:
                 self.number.release()
         return True
+
+    def client_gone(self, said: str) -> tuple[str, ErrorKind]:
+        """Why there is no whole answer where the client has gone, and whose fault that is.
+
+        Who waits for an answer and gives up has lost it, also for the rest of a stream; who leaves
+        while a stream comes has seen enough.
+        """
+        silence = self.now() - (self.last_piece_time or self.start_time)
+        if self.first_token_time is not None and silence < SILENCE_SECONDS:
+            return said, "request"
+        self.status_code = CLIENT_GONE
+        return f"{said}, after {silence:.1f} s without anything from the backend", "infrastructure"
 
     def usage(self) -> tuple[int, int]:
         """Tokens of prompt and answer, for a budget; estimated where the backend says nothing."""
@@ -184,7 +200,7 @@ class CallRecord:
             Key.AGENT_NAME.value: self.origin.agent_name or None,
             Key.REQUEST_MODEL.value: as_text(request.model),
             Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
-            Key.TOOL_DEFINITIONS.value: _json(request.tools),
+            Key.TOOL_DEFINITIONS.value: _json(request.tools) or _json(request.functions),
             **{
                 f"gen_ai.request.{name}": _number(getattr(request, name))
                 for name in _Sampling.__struct_fields__
@@ -244,6 +260,9 @@ class _Request(_Sampling):
     prompt: Raw = Raw()
     tools: Raw = Raw()
     tool_choice: Any = None
+    functions: Raw = Raw()
+    """The older form of tools, and of the choice of one."""
+    function_call: Any = None
     response_format: Any = None
     structured_outputs: Any = None
     guided_json: Any = None
@@ -260,7 +279,8 @@ class _Request(_Sampling):
         return (
             kind != "text"
             or self.tool_choice == "required"
-            or isinstance(self.tool_choice, dict)
+            or (isinstance(self.tool_choice, dict) and self.tool_choice.get("mode") != "auto")
+            or isinstance(self.function_call, dict)
             or any(one is not None for one in (*of_vllm, self.guided_choice, self.guided_grammar))
         )
 

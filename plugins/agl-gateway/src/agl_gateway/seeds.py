@@ -90,7 +90,7 @@ def give_seed(exchange: Exchange, seed: int, calls: Calls) -> CallNumber | None:
 
 
 def opening(fields: Mapping[str, Raw]) -> bytes:
-    """What tells a conversation from others of its attempt; nothing where there are no messages."""
+    """Digest of the messages before the model's first one; requests without messages share one."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         messages = _read_messages(fields.get("messages", Raw(b"[]")))

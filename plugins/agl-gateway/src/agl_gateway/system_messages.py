@@ -43,6 +43,10 @@ def change_system_messages(exchange: Exchange, how: SystemMessages) -> bool:
 
 
 def _text(content: Any) -> str:
-    return (
-        content if isinstance(content, str) else "\n\n".join(one.get("text", "") for one in content)
-    )
+    parts = content if isinstance(content, list) else [{"text": content}]
+    given = [one.get("text") if isinstance(one, dict) else None for one in parts]
+    texts = [text for text in given if isinstance(text, str)]
+    if len(texts) < len(given):
+        message = "messages: a system message has parts without a text, which cannot be merged"
+        raise RefusedError(400, message)
+    return "\n\n".join(texts)

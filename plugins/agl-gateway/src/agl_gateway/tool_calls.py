@@ -22,9 +22,9 @@ class ToolCall:
     name: str = ""
     arguments: str = ""
     is_passed: bool = False
-    """Something else has come since."""
+    """A piece of something else has come after the latest one of this call."""
     is_closed: bool = False
-    """Its arguments were complete then."""
+    """Its arguments were a whole JSON object when something else came."""
     holds_object: bool = False
     """An empty object has come as arguments: a placeholder, if text comes after it."""
 

@@ -350,7 +350,8 @@ def merged(group: Sequence[Recorded]) -> Recorded:
     if choices:
         update = {"choices": choices, **dict.fromkeys(OF_ANSWER)}
     for name in _FILLED:
-        if name not in update and not getattr(best.call, name):
+        known = getattr(best.call, name)
+        if name not in update and (known is None if name == "finish_reason" else not known):
             values = (getattr(recorded.call, name) for recorded in group)
             value = next((value for value in values if value), None)
             if value is not None:

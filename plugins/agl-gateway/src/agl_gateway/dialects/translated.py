@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agl_gateway.dialect import Dialect, Exchange, dumps, event_data, split_events
+from agl_gateway.dialect import Dialect, Exchange, dumps, event_data
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
 from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, wrong_form
 from agl_gateway.plain_form import WholeAnswer, read_object
@@ -97,13 +97,12 @@ class Translated(Exchange):
         """Calls that have begun, in the order of their numbers."""
         self._held: list[_Piece] = []
         """What waits for the end of that call."""
-        self._is_over = False
 
     def whole(self, answer: WholeAnswer) -> bytes:
         completion = msgspec.json.decode(answer.body)
         choices = completion["choices"]
-        if len(choices) != 1 or "message" not in choices[0]:
-            raise ValueError("it has no list of choices with one message")
+        if not choices or "message" not in choices[0]:
+            raise ValueError("it has no list of choices with messages")
         try:
             return dumps(self._translate(completion, choices[0]))
         except WRONG_FORM as failure:
@@ -116,10 +115,6 @@ class Translated(Exchange):
         self._stream.finish(choice, self._usage)
         return self._stream.answer
 
-    def chunk(self, data: bytes) -> bytes:
-        *events, self._rest = split_events(self._rest + data)
-        return b"".join([self._event(event) for event in events])
-
     def end(self) -> bytes:
         rest, self._rest = self._rest, b""
         return self._event(rest) + (self._event(b"data: [DONE]") if self._ending else b"")
@@ -129,7 +124,7 @@ class Translated(Exchange):
 
     def _event(self, event: bytes) -> bytes:
         data = event_data(event)
-        if not data or self._is_over or self.failure is not None:
+        if not data or self.is_over:
             return b""
         try:
             if data != b"[DONE]":
@@ -138,7 +133,7 @@ class Translated(Exchange):
                 return self.broken(502, UNFINISHED)
             self._normalizer.end()
             sent = self._send(is_over=True) + self._stream.finish(self._ending, self._usage)
-            self._is_over = True
+            self.is_over = True
             return sent
         except BrokenAnswerError as failure:
             return self.broken(502, str(failure))
@@ -172,7 +167,7 @@ class Translated(Exchange):
         if delta.get("function_call"):
             raise ValueError("a call of the older form, 'function_call'")
         for piece in delta.get("tool_calls") or ():
-            if "custom" in piece:
+            if piece.get("custom"):
                 raise ValueError("a call of a custom tool, and functions were offered")
             call = self._normalizer.calls(choice["index"])[piece["index"]]
             arguments = (piece.get("function") or {}).get("arguments") or ""
