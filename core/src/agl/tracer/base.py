@@ -262,14 +262,7 @@ class DummyTracer(Tracer):
     """Builds spans and keeps none."""
 
     @contextlib.asynccontextmanager
-    async def trace_context(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        name: str | None = None,
-        *,
-        store: "LightningStore | None" = None,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-    ) -> AsyncGenerator[Any]:
+    async def trace_context(self, name: str | None = None, **_: Any) -> AsyncGenerator[Any]:  # pyright: ignore
         with active_tracer(self):
             yield self
 

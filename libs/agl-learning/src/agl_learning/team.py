@@ -26,9 +26,8 @@ from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.reports.diagnostics import OF_MODELS
 from agl_learning.rows_by_model import RowsByModel
 from agl_learning.run.start import Origin
-from agl_learning.trainer.base import ServedModel
 from agl_learning.trainer.online import OnlineTraining
-from agl_models.versions import MODEL_NAME, Served, Version
+from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
 from agl_records.training_data import TrainedModel
 
 OF_A_MODEL = ("temperature", *(one.name for one in fields(WeighingOptions)))

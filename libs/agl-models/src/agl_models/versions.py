@@ -1,6 +1,6 @@
 """The states of the model that is trained."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,3 +32,19 @@ class Served:
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
     why_silent: Callable[[], Awaitable[str | None]] = _may_answer
     """Says why it answers no more, where it was killed, say; None as long as it may answer."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that agents can call."""
+
+    name: str
+    """What the gateway calls it."""
+    resource: str
+    """Name of the resource that an agent gets."""
+    litellm_params: Mapping[str, Any]
+    """Of its server."""
+    sampling: Mapping[str, dict[str, Any]]
+    """Mode -> parameters that agents are told."""
+    forced: Mapping[str, Any]
+    """Parameters, besides the temperature, that they get whatever they ask for."""

@@ -63,12 +63,12 @@ class StreamedAnswer:
         return {**self._head, "choices": [self._choice(index) for index in sorted(self._choices)]}
 
     def _choice(self, index: int) -> dict[str, Any]:
-        choice, calls = self._choices[index], self._normalizer.calls(index)
-        if self._normalizer.goes_on_after_end(index):
+        choice, read = self._choices[index], self._normalizer.choices[index]
+        if read.goes_on_after_end:
             choice = {**choice, "goes_on_after_end": True}
-        if not calls:
+        if not read.calls:
             return choice
-        called = {"tool_calls": [call.as_chat() for call in calls]}
+        called = {"tool_calls": [call.as_chat() for call in read.calls]}
         return {**choice, "message": {**choice.get("message", {}), **called}}
 
 
@@ -110,11 +110,11 @@ def _extend(known: dict[str, Any], name: str, given: Any) -> None:
 
 def _merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for key, value in delta.items():
+        before = message.get(key)
         if value is None or key == "tool_calls":
             continue
-        if key in ("name", "id", "type") and value == message.get(key):
+        if key in ("name", "id", "type") and value == before:
             continue  # it comes with each piece
-        before = message.get(key)
         if isinstance(value, str) and isinstance(before, str | None) and key != "role":
             message[key] = (before or "") + value
         elif isinstance(value, dict) and isinstance(before, dict | None):  # `function_call`, say

@@ -235,9 +235,7 @@ def _contradiction(choice: _Choice, answer: BackendAnswer, body: bytes) -> str |
 def _is_elsewhere(choice: _Choice, answer: BackendAnswer) -> str | None:
     """Why one of several answers has no place among them by which an agent could name it."""
     numbers = [one.index for one in answer.choices]
-    if any(n is not None for n in numbers) and {*map(repr, numbers)} != {
-        *map(repr, range(len(numbers)))
-    }:
+    if {*map(repr, numbers)} not in ({"None"}, {*map(repr, range(len(numbers)))}):
         return f"the server's numbers of the {len(numbers)} choices are {numbers}"
     first = _in_order(answer.choices)[0]
     if choice.prompt_token_ids and choice.prompt_token_ids != first.prompt_token_ids:

@@ -51,7 +51,9 @@ def wrong_form(data: bytes, failure: Exception) -> BrokenAnswerError:
 
 
 @dataclass
-class _Choice:
+class Choice:
+    """A choice, as far as it has come."""
+
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     """In the order in which they began."""
     by_index: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
@@ -60,6 +62,7 @@ class _Choice:
     ended_as: Any = None
     """Its number where it ended."""
     goes_on_after_end: bool = False
+    """Something has come after its reason to finish."""
     older_name: str = ""
     """Of the call of a function in the older form."""
 
@@ -76,18 +79,10 @@ class Normalizer:
         self.highest: int | None = None
         """Of the server's numbers of the only choice; None until it has sent one."""
         self._num_asked: int | None = None
-        self._choices: dict[int, _Choice] = {}
+        self.choices: dict[int, Choice] = {}
         self._answer_id: Any = None
         self.needs_every_chunk = False
         """Plain ones, too: a tool call has begun, or the server's choice is not number 0."""
-
-    def calls(self, index: int) -> list[ToolCall]:
-        """The tool calls of a choice, in the order in which they began."""
-        return self._choices[index].calls
-
-    def goes_on_after_end(self, index: int) -> bool:
-        """Whether something has come of a choice after its reason to finish."""
-        return self._choices[index].goes_on_after_end
 
     def end(self) -> None:
         """Nothing more comes.
@@ -95,7 +90,7 @@ class Normalizer:
         Raises:
             ValueError: A tool call has no name.
         """
-        for choice in self._choices.values():
+        for choice in self.choices.values():
             pass_calls(choice.calls)
 
     def read(self, data: bytes) -> Json:
@@ -157,7 +152,7 @@ class Normalizer:
                 raise _reported(error)
             if not isinstance(part.get("text"), str | None):
                 raise TypeError(f"'text' is {part['text']!r}; expected a string")
-            choice = self._choices.get(index) or self._choices.setdefault(index, _Choice())
+            choice = self.choices.get(index) or self.choices.setdefault(index, Choice())
             delta = part.get("delta")
             # Some servers give it with each piece of the last step.
             is_late = choice.finish_reason and not part.get("finish_reason")
@@ -210,7 +205,7 @@ class Normalizer:
             raise ValueError(f"choice {given!r} of {self._num_asked}, from 0")
         return given
 
-    def _piece(self, choice: _Choice, piece: Json, may_hold: bool) -> Json:
+    def _piece(self, choice: Choice, piece: Json, may_hold: bool) -> Json:
         """A piece of a tool call: ``index`` counts calls, and only the first piece has an id."""
         kind = "custom" if piece.get("custom") else "function"
         said: Json = piece.get(kind) or {}
@@ -246,7 +241,7 @@ class Normalizer:
             taken[kind] = {**said, **changed}
         return taken
 
-    def _meant(self, choice: _Choice, index: int | None, call_id: str) -> ToolCall | None:
+    def _meant(self, choice: Choice, index: int | None, call_id: str) -> ToolCall | None:
         """The call that a piece seems to be of, by its number or else its id; or the last one."""
         same_id = [call for call in choice.calls if call_id and call.call_id == call_id]
         if index is None:
@@ -254,7 +249,7 @@ class Normalizer:
         call = choice.by_index.get(index)
         return same_id[-1] if call is not None and same_id and call not in same_id else call
 
-    def _begin(self, choice: _Choice, call_id: str, kind: str) -> ToolCall:
+    def _begin(self, choice: Choice, call_id: str, kind: str) -> ToolCall:
         self.needs_every_chunk = True
         number = len(choice.calls)
         # The record is read from the same bytes later, and must come to the same id.
@@ -304,7 +299,7 @@ def _says_anything(part: Json) -> bool:
     return any([*said, *(delta.get("function_call") or {}).values(), *map(delta.get, TEXTS)])
 
 
-def _take_older(choice: _Choice, piece: Json) -> Json:
+def _take_older(choice: Choice, piece: Json) -> Json:
     """A piece of a call in the older form, whose name comes once; nothing for an empty one."""
     name, arguments = piece.get("name") or "", _as_text(piece.get("arguments"))
     if name == choice.older_name:

@@ -31,8 +31,9 @@ from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation, Rollouts
+from agl_learning.trainer.replay_result import Replay
 from agl_models.gateways import sampling_of
-from agl_models.versions import MODEL_NAME, Served, Version
+from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
 from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
 from agl_runs.differences import options_that_shape, shape_changes
@@ -46,22 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.learning")
 
 Credit = Annotated[str | dict[str, Any] | None, check_credit]
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that agents can call."""
-
-    name: str
-    """What the gateway calls it."""
-    resource: str
-    """Name of the resource that an agent gets."""
-    litellm_params: Mapping[str, Any]
-    """Of its server."""
-    sampling: Mapping[str, dict[str, Any]]
-    """Mode -> parameters that agents are told."""
-    forced: Mapping[str, Any]
-    """Parameters, besides the temperature, that they get whatever they ask for."""
 
 
 class Running(Protocol):
@@ -302,6 +287,19 @@ class Training(Algorithm):
         return TrainedModel(name=MODEL_NAME)
 
     # --- the run
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        from agl_learning.trainer.loop import run
+
+        await run(self, train_dataset, val_dataset)
+
+    async def replay(self, step: int) -> Replay:
+        """See ``agl_learning.trainer.replay``."""
+        from agl_learning.trainer.replay import replay
+
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
 
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None

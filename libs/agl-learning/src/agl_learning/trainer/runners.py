@@ -11,10 +11,10 @@ from agl.types import RolloutMode
 from agl_learning.collect.results import Collected
 from agl_learning.collect.task_order import digest
 from agl_learning.run.records import Record
-from agl_learning.trainer.base import ServedModel, Training
+from agl_learning.trainer.base import Training
 from agl_learning.trainer.session import Session
 from agl_models.gateways import entry_of, model_served
-from agl_models.versions import Served, Version
+from agl_models.versions import Served, ServedModel, Version
 
 logger = logging.getLogger("agl.learning")
 

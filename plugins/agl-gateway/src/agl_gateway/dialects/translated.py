@@ -169,7 +169,7 @@ class Translated(Exchange):
         for piece in delta.get("tool_calls") or ():
             if piece.get("custom"):
                 raise ValueError("a call of a custom tool, and functions were offered")
-            call = self._normalizer.calls(choice["index"])[piece["index"]]
+            call = self._normalizer.choices[choice["index"]].calls[piece["index"]]
             arguments = (piece.get("function") or {}).get("arguments") or ""
             if arguments or call.number >= self._num_calls:
                 self._held.append(_Piece(f"call {call.number}", arguments, call=call))
