@@ -113,7 +113,10 @@ async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path):
         (["--model", "qwen"], "'qwen': expected NAME=URL"),
         (["--model", "qwen=127.0.0.1:8000"], "api_base is '127.0.0.1:8000'"),
         (["--model", "m=http://a/v1", "--run-budget", "calls"], "'calls': expected LIMIT=NUMBER"),
-        (["--model", "m=http://a/v1", "--run-budget", "money=5"], "unknown limit 'money'"),
+        (
+            ["--model", "m=http://a/v1", "--run-budget", "money=5"],
+            "money: unknown key. Known: calls",
+        ),
         (["--model", "m=http://a/v1", "--record", "r", "--replay", "r"], "give one of them"),
         (["--replay", "nowhere"], "no recording in 'nowhere'"),
         (["--config", "none.yaml"], "none.yaml: No such file"),

@@ -248,7 +248,8 @@ def _fields_in(annotation: Any, above: tuple[Any, ...] = ()) -> set[str]:
     if annotation in above:
         return set()
     fields: dict[str, Any] = {}
-    if dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields"):
+    marks = {"__dataclass_fields__", "model_fields", "__total__"}
+    if inspect.isclass(annotation) and marks & {*dir(annotation)}:
         fields = typing.get_type_hints(annotation)
     parts = [*get_args(annotation), *fields.values()]
     return {*fields}.union(*(_fields_in(part, (*above, annotation)) for part in parts))

@@ -279,7 +279,7 @@ class GatewayApp:
         """Answer how many tokens a message would have."""
         body = await read_body(request.receive, self.max_body_bytes)
         exchange = DIALECTS["messages/count_tokens"].read(body)
-        strict = self._choose(exchange.model, request.origin).strict
+        strict = self._choose(exchange.model, request.origin).settings.strict
         tries = self._tries(exchange, request, time.time())
         counted = await count_tokens(exchange, self.upstream, tries, strict)
         await request.reply.whole(200, counted, JSON)

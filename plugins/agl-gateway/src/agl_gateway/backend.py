@@ -9,8 +9,26 @@ from agl_gateway.budget import Price
 from agl_gateway.forced_parameters import ForcedParameters
 from agl_gateway.providers import provider_of
 from agl_gateway.system_messages import SystemMessages
+from agl_runs.options import Count
 
 OPENAI_URL = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an entry of a model list says of every call, whichever replica answers it."""
+
+    forced_parameters: ForcedParameters = field(default_factory=ForcedParameters)
+    """Parameters that calls get whatever the agent says, by mode of the rollout."""
+    price: Price | None = None
+    send_seed: bool = False
+    """Whether calls get a seed, from that of their rollout."""
+    max_tokens: Count | None = None
+    """Of an answer for which the agent sets no limit."""
+    strict: bool = False
+    """Whether a request is refused that cannot be translated whole."""
+    system_messages: SystemMessages = "as_is"
+    """What becomes of system messages after the first message."""
 
 
 @dataclass(eq=False)
@@ -24,17 +42,7 @@ class Backend:
     url: str
     """Where chat completions are posted."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    forced_parameters: ForcedParameters = field(default_factory=dict[str, dict[str, Any]])
-    """Parameters that calls get whatever the agent says, by mode of the rollout."""
-    price: Price | None = None
-    send_seed: bool = False
-    """Whether calls get a seed, from that of their rollout."""
-    max_tokens: int | None = None
-    """Of an answer for which the agent sets no limit."""
-    strict: bool = False
-    """Whether a request is refused that cannot be translated whole."""
-    system_messages: SystemMessages = "as_is"
-    """What becomes of system messages after the first message."""
+    settings: Settings = field(default_factory=Settings)
     provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
     in_flight: int = 0
@@ -43,12 +51,6 @@ class Backend:
     """``time.monotonic()`` before which it is better left alone."""
     rest_seconds: float = 0.0
     """How long it rests now; twice as long after the next failure."""
-
-    @property
-    def settings(self) -> tuple[Any, ...]:
-        """What is asked of every call, whichever replica answers it."""
-        history = self.strict, self.system_messages
-        return self.forced_parameters, self.price, self.send_seed, self.max_tokens, *history
 
     @property
     def key(self) -> str:

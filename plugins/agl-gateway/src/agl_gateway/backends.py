@@ -5,18 +5,16 @@ import random
 import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
+from agl.plugins.schema import validate
 from agl.utils.secrets import is_secret, learn
 from agl_gateway import providers
-from agl_gateway.backend import OPENAI_URL, Backend
-from agl_gateway.budget import checked_price
-from agl_gateway.forced_parameters import check_forced_parameters
+from agl_gateway.backend import OPENAI_URL, Backend, Settings
 from agl_gateway.providers import provider_of, require_litellm
-from agl_gateway.system_messages import SystemMessages
 
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
@@ -127,22 +125,13 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
     for key, value in params.items():
         if is_secret(key):
             learn(str(value))
-    settings: dict[str, Any] = {
-        "model_name": str(name),
-        "forced_parameters": check_forced_parameters(entry.get("forced_parameters"), where),
-        "price": checked_price(entry.get("price"), where),
-        "send_seed": _flag(entry, "send_seed", where),
-        "max_tokens": _limit(entry.get("max_tokens"), where),
-        "strict": _flag(entry, "strict", where),
-        "system_messages": entry.get("system_messages", "as_is"),
-    }
-    if settings["system_messages"] not in get_args(SystemMessages):
-        known = ", ".join(get_args(SystemMessages))
-        raise ConfigError(f"{where}: system_messages is no setting; expected {known}")
+    given = {key: entry[key] for key in entry.keys() - {"model_name", "litellm_params"}}
+    given = {key: value for key, value in given.items() if value is not None}
+    settings = Settings(**validate(Settings, given, f"{where}:"))
     if provider is not None:
         require_litellm(where, provider)
         url = f"provider {provider!r}"
-        return Backend(model=model, url=url, provider_parameters=params, **settings)
+        return Backend(str(name), model, url, settings=settings, provider_parameters=params)
     prefix = next((known for known in PREFIXES if model.startswith(known)), "")
     api_base, api_key = params.get("api_base"), params.get("api_key")
     if not api_base and prefix == "openai/":
@@ -154,24 +143,12 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
             "an OpenAI-compatible server, for example 'http://127.0.0.1:8000/v1'"
         )
     return Backend(
+        model_name=str(name),
         model=model.removeprefix(prefix),
         url=f"{str(api_base).rstrip('/')}/chat/completions",
         headers={"authorization": f"Bearer {api_key}"} if api_key else {},
-        **settings,
+        settings=settings,
     )
-
-
-def _limit(value: Any, where: str) -> int | None:
-    if value is not None and (type(value) is not int or value < 1):
-        raise ConfigError(f"{where}: max_tokens is {value!r}; expected a number of at least 1")
-    return value
-
-
-def _flag(entry: Mapping[str, Any], name: str, where: str) -> bool:
-    value = entry.get(name, False)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{where}: {name} is {value!r}; expected true or false")
-    return value
 
 
 def _from_environment(value: Any, where: str) -> Any:

@@ -2,11 +2,12 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Annotated
 
-from agl.errors import ConfigError
+from annotated_types import Ge, Gt
+from typing_extensions import TypedDict
+
 from agl_gateway.errors import NO_RETRY, ErrorKind, RefusedError
 
 logger = logging.getLogger("agl.gateway")
@@ -18,19 +19,20 @@ MAX_ATTEMPTS = 100_000
 class Budget(TypedDict, total=False):
     """Limits; what is left out has none."""
 
-    calls: int
+    calls: Annotated[int, Gt(0)]
     """Model calls, failed ones included."""
-    tokens: int
+    tokens: Annotated[int, Gt(0)]
     """Of prompts and answers together."""
-    cost: float
+    cost: Annotated[float, Gt(0)]
     """In the currency of the prices in the model list."""
 
 
-class Price(TypedDict, total=False):
+@dataclass(frozen=True)
+class Price:
     """What a model costs per million tokens; what is left out is free."""
 
-    input: float
-    output: float
+    input: Annotated[float, Ge(0)] = 0.0
+    output: Annotated[float, Ge(0)] = 0.0
 
 
 @dataclass
@@ -49,16 +51,14 @@ class Budgets:
     known when a call ends: those in flight at that moment may still exceed these limits.
 
     Args:
-        run: Of everything that the gateway forwards, attributed to an attempt or not.
-        attempt: Of each attempt.
-
-    Raises:
-        ConfigError: An unknown limit, or one that is not a number above 0.
+        run_budget: Of everything that the gateway forwards, attributed to an attempt or not.
+        attempt_budget: Of each attempt.
     """
 
-    def __init__(self, run: Budget | None = None, attempt: Budget | None = None) -> None:
-        self._run_limits = _checked(run, "run_budget")
-        self._attempt_limits = _checked(attempt, "attempt_budget")
+    def __init__(
+        self, run_budget: Budget | None = None, attempt_budget: Budget | None = None
+    ) -> None:
+        self._run_limits, self._attempt_limits = run_budget or Budget(), attempt_budget or Budget()
         self.counts_usage = bool({"tokens", "cost"} & {*self._run_limits, *self._attempt_limits})
         """Whether ``charge`` has to be called."""
         self.run = Spending()
@@ -92,8 +92,7 @@ class Budgets:
         tokens = input_tokens + output_tokens
         cost = 0.0
         if price:
-            cost = input_tokens * price.get("input", 0) + output_tokens * price.get("output", 0)
-            cost /= 1e6
+            cost = (input_tokens * price.input + output_tokens * price.output) / 1e6
         accounts = [self.run]
         if self._attempt_limits and attempt_id:
             accounts.append(self._attempt(attempt_id))
@@ -126,40 +125,3 @@ def _reached(spending: Spending, limits: Budget) -> str | None:
 
 def _refused(message: str, kind: ErrorKind) -> RefusedError:
     return RefusedError(429, message, "budget_spent", headers=NO_RETRY, kind=kind)
-
-
-def _checked(limits: Budget | None, name: str) -> Budget:
-    for key, value in (limits or {}).items():
-        if key not in Budget.__annotations__:
-            raise ConfigError(
-                f"LLMProxy {name}: unknown limit {key!r}; expected any of "
-                f"{', '.join(Budget.__annotations__)}"
-            )
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise ConfigError(f"LLMProxy {name}: {key} is {value!r}; expected a number above 0")
-    return limits or {}
-
-
-def checked_price(price: object, where: str) -> Price | None:
-    """A price out of a model list.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if price is None:
-        return None
-    if not isinstance(price, Mapping):
-        raise ConfigError(
-            f"{where}: price is {price!r}; expected, per million tokens, "
-            "{'input': NUMBER, 'output': NUMBER}"
-        )
-    checked = Price()
-    for key, value in price.items():
-        if key not in Price.__annotations__:
-            raise ConfigError(f"{where}: unknown key {key!r} of price; expected input, output")
-        if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
-            raise ConfigError(
-                f"{where}: price {key} is {value!r}; expected an amount per million tokens"
-            )
-        checked[key] = float(value)
-    return checked

@@ -62,7 +62,7 @@ class CallLimits:
         """
         model = exchange.model
         self.num_unattributed += not record.origin.rollout_id
-        backend = self.backends().of(model)[0]  # replicas agree
+        backend = self.backends().of(model)[0].settings  # replicas agree
         self._prices[model] = backend.price
         if exchange.degraded and backend.strict:
             raise RefusedError(400, f"{exchange.degraded[0]}; leave it out, as the model is strict")

@@ -1,22 +1,29 @@
 """Parameters that a call gets whatever the agent says, by the mode of its rollout."""
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Raw
+from pydantic import AfterValidator
 
-from agl.errors import ConfigError
-from agl.types import RolloutMode
 from agl_gateway.dialect import Exchange, dumps
 
 ALL = "all"
-MODES = (ALL, *get_args(RolloutMode))
 NOT_FORCED = ("model", "messages", "prompt", "stream", "stream_options", "n")
 """What decides what kind of call it is, and not how its answer is sampled."""
 
-ForcedParameters = Mapping[str, Mapping[str, Any]]
-"""Mode, or ``all``, -> field of the request -> its value."""
+
+def _sampling(name: str) -> str:
+    if name in NOT_FORCED:
+        raise ValueError(f"{name!r} cannot be forced; only parameters of sampling can")
+    return name
+
+
+ForcedParameters = dict[
+    Literal["all", "train", "val", "test"], dict[Annotated[str, AfterValidator(_sampling)], Any]
+]
+"""Mode of the rollout, or ``all``, -> field of the request -> its value."""
 
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
@@ -38,7 +45,8 @@ def force_parameters(
         What the agent had asked for instead, by field.
     """
     fields = exchange.fields
-    values = {**parameters.get(ALL, {}), **parameters.get(mode or ALL, {})}
+    forced: dict[str, Any] = {**parameters}
+    values = {**forced.get(ALL, {}), **forced.get(mode or ALL, {})}
     if "max_tokens" in values and "max_completion_tokens" in fields:
         # Two names of one limit; servers refuse both at once.
         fields["max_tokens"] = fields.pop("max_completion_tokens")
@@ -68,35 +76,3 @@ def limit_tokens(exchange: Exchange, max_tokens: int) -> bool:
 
 def _changes(name: str, wish: Any) -> bool:
     return wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
-
-
-def check_forced_parameters(parameters: object, where: str) -> ForcedParameters:
-    """Forced parameters out of a model list.
-
-    Raises:
-        ConfigError: They are none.
-    """
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, Mapping):
-        raise ConfigError(
-            f"{where}: forced_parameters is {parameters!r}; expected for example "
-            "{'train': {'temperature': 1.0}, 'val': {'temperature': 0.0}}"
-        )
-    for mode, values in parameters.items():
-        if mode not in MODES:
-            raise ConfigError(
-                f"{where}: forced_parameters: unknown mode {mode!r}; expected {', '.join(MODES)}"
-            )
-        if not isinstance(values, Mapping):
-            raise ConfigError(
-                f"{where}: forced_parameters of {mode!r} are {values!r}; expected fields of a "
-                "request and their values"
-            )
-        for name in values:
-            if name in NOT_FORCED:
-                raise ConfigError(
-                    f"{where}: forced_parameters of {mode!r}: {name!r} cannot be forced; only "
-                    "parameters of sampling can"
-                )
-    return parameters

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError, NotSupportedError
 from agl.plugins.build import build_component
+from agl.plugins.schema import validate
 from agl.types import LLM, ProxyLLM
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import learn
@@ -69,8 +70,7 @@ class LLMProxy(Gateway):
     that ran then fail: the runner finds no proxy, or one that has not served for as long.
 
     Args:
-        port: Where to listen; None or 0 takes a free port, at the first ``as_resource`` or at
-            ``start``.
+        port: Where to listen; None or 0: a free one, at the first ``as_resource`` or ``start``.
         model_list: Models and their backends in LiteLLM's form: ``model_name``, and
             ``litellm_params`` with ``model`` (a prefix ``hosted_vllm/`` or ``openai/`` is
             dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
@@ -91,8 +91,7 @@ class LLMProxy(Gateway):
         middlewares: Refused: the proxy has none.
         callbacks: What backends are asked for: "return_token_ids", "logprobs", and, of vLLM servers
             that know it, "weight_versions". OpenAI's own servers are asked for none of them.
-        api_key: Opens every address, as the token of an attempt opens its own; part of
-            ``as_resource``. None makes a random one.
+        api_key: Opens every address; part of ``as_resource``. None makes a random one.
         max_body_bytes: Larger requests are refused with status 413.
         run_budget: Limits of everything that is forwarded, as ``{"calls": 1000, "tokens":
             2_000_000, "cost": 5.0}``: calls over it get 429, and algorithms end with what they
@@ -169,7 +168,8 @@ class LLMProxy(Gateway):
         learn(self.api_key)
         self._store = store
         self._tracker = build_component(tracker, group="agl.metrics", expected_type=Tracker)
-        self._budgets = Budgets(run_budget, attempt_budget)
+        limits = {"run_budget": run_budget, "attempt_budget": attempt_budget}
+        self._budgets = Budgets(**validate(Budgets, limits, "LLMProxy:"))
         self._max_pause_seconds = max_pause_seconds
         self._record = record
         self._has_recorded = False

@@ -31,7 +31,6 @@ from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation, Rollouts
-from agl_learning.trainer.replay_result import Replay
 from agl_models.gateways import sampling_of
 from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
 from agl_records.credit import check_credit
@@ -287,19 +286,6 @@ class Training(Algorithm):
         return TrainedModel(name=MODEL_NAME)
 
     # --- the run
-
-    async def run(
-        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
-    ) -> None:
-        from agl_learning.trainer.loop import run
-
-        await run(self, train_dataset, val_dataset)
-
-    async def replay(self, step: int) -> Replay:
-        """See ``agl_learning.trainer.replay``."""
-        from agl_learning.trainer.replay import replay
-
-        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
 
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None

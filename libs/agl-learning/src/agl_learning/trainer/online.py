@@ -45,6 +45,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
+from agl.types import Dataset
 from agl.utils.checks import check_choice
 from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
@@ -68,6 +69,7 @@ from agl_learning.trainer.comparison import digest_of
 from agl_learning.trainer.ending import Ending
 from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update
 from agl_learning.trainer.options import Checkpoints, Stopping
+from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.source import (
     Ahead,
     InStep,
@@ -218,6 +220,21 @@ class OnlineTraining(Training):
     def foresee(self, rows: list[TrainingRow]) -> Foreseen | None:
         """What the model has to say of the rows before their advantages are made; nothing."""
         return None
+
+    # --- the run
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        from agl_learning.trainer.loop import run
+
+        await run(self, train_dataset, val_dataset)
+
+    async def replay(self, step: int) -> Replay:
+        """See ``agl_learning.trainer.replay``."""
+        from agl_learning.trainer.replay import replay
+
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
 
     # --- the loop's questions
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import AlgorithmError, ConfigError
+from agl.types import Dataset
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
@@ -30,6 +31,7 @@ from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation
+from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_runs.options import Count
@@ -114,6 +116,21 @@ class FineTuning(Training):
     def fingerprint(self, version: Version) -> str | None:
         """What tells the weights of a version from others, bit for bit; None where nobody can."""
         return None
+
+    # --- the run
+
+    async def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> None:
+        from agl_learning.trainer.loop import run
+
+        await run(self, train_dataset, val_dataset)
+
+    async def replay(self, step: int) -> Replay:
+        """See ``agl_learning.trainer.replay``."""
+        from agl_learning.trainer.replay import replay
+
+        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
 
     # --- the loop's questions
 
