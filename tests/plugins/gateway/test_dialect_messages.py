@@ -270,9 +270,13 @@ def test_what_cannot_be_translated_is_refused_by_name(fields, named):
 
 PDF = {"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}
 NOTES = {"type": "document", "source": {"type": "text", "data": "milk"}}
+TEXT = {"type": "text", "text": "in the hall"}
+FOUND = {"type": "search_result", "source": "http://k", "title": "Keys", "content": [TEXT]}
 ODD_BLOCKS = [
     ("user", {"type": "tool_result", "tool_use_id": "c", "content": [PDF]}, "'document', left out"),
     ("user", NOTES, "milk"),
+    ("user", FOUND, "Keys\\nhttp://k\\nin the hall"),
+    ("assistant", {**TEXT, "citations": [{"type": "char_location"}]}, '"in the hall"'),
     ("assistant", {"type": "redacted_thinking", "data": "x"}, "[a thought, left out: only its"),
     ("assistant", {"type": "server_tool_use", "id": "s", "name": "web_search"}, "server_tool_use"),
     ("user", {"type": "web_search_tool_result", "content": []}, "'web_search_tool_result', left"),

@@ -233,6 +233,11 @@ CITED = {"type": "output_text", "text": "so", "annotations": [{"type": "url_cita
         (SUMMARY, '"reasoning_content": "hm"'),
         ({"type": "reasoning", "summary": [], "encrypted_content": "x"}, "[a thought, left out"),
         ({"type": "web_search_call", "id": "w", "status": "completed"}, "'web_search_call', left"),
+        (
+            {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []},
+            "'mcp_list_tools'",
+        ),
+        ({"type": "computer_call_output", "call_id": "c", "output": {}}, '"role": "user"'),
         ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "'input_file'"),
         ({"role": "assistant", "content": [CITED]}, '"content": "so"'),
     ],

@@ -10,7 +10,7 @@ from agl_records.dialects.fields import HOSTED_ALONE, Fields, refuse
 
 _BILLING = "x-anthropic-billing-header:"
 """Begins a block of Claude Code's system prompt that Anthropic's accounts read, and no model."""
-_LEFT_OUT = ("document", "search_result", "server_tool_use", "mcp_tool_use", "container_upload")
+_LEFT_OUT = ("document", "server_tool_use", "mcp_tool_use", "container_upload")
 _SEARCH = "tool_search_tool"
 _HOSTED = ("web_search", "web_fetch", "code_execution", "mcp_toolset", _SEARCH)
 """Beginnings of the types of tools that Anthropic's servers run."""
@@ -174,6 +174,14 @@ def _part(block: Fields, kind: str) -> dict[str, Any] | None:
     block.pass_over("cache_control")
     if kind == "text":
         part: dict[str, Any] = {"type": "text", "text": block.need("text", str)}
+        if block.any("citations") and not block.is_recorded:
+            block.degrade("'citations'", "the model's server takes the text alone")
+    elif kind == "search_result":
+        if not block.is_recorded:
+            block.degrade(f"a block of type {kind!r}", "the model's server takes it as text")
+        said = [block.need("title", str), block.need("source", str)]
+        said += [one.need("text", str) for one in block.objects("content")]
+        part = {"type": "text", "text": "\n".join(said)}
     elif kind == "image":
         source = block.object("source")
         part = {"type": "image_url", "image_url": {"url": _image_url(source, block)}}

@@ -13,6 +13,7 @@ ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develope
 """``developer`` is OpenAI's newer word for it, which most chat templates do not know."""
 CALLS = ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+_MCP = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 FOUND = ("tool_search_output", "additional_tools")
 
 
@@ -110,10 +111,11 @@ class _Turn:
             self._offer(item, kind)
         elif kind == "message":
             self._add_message(item)
-        elif kind.endswith(("_call", "_call_output")) and not item.is_recorded:
-            note = item.degrade(f"an item of type {kind!r}", "OpenAI's server ran this tool")
+        elif (kind.endswith(("_call", "_call_output")) or kind in _MCP) and not item.is_recorded:
+            note = item.degrade(f"an item of type {kind!r}", "only OpenAI's models take it")
             self.close()
-            self._messages.append({"role": "assistant", "content": note})
+            role = "user" if kind.endswith("_output") else "assistant"
+            self._messages.append({"role": role, "content": note})
             return
         else:
             item.refuse(
