@@ -42,9 +42,7 @@ def prompts(*arguments: str) -> str:
         ({"resources": {}}, {}, "there is no PromptTemplate to improve"),
     ],
 )
-def test_what_cannot_conclude_begins_no_run(
-    world, fit, worker, options, tmp_path, given, about, said
-) -> None:
+def test_what_cannot_conclude_is_no_run(world, fit, worker, options, tmp_path, given, about, said):
     class Watch(agl.Hook):
         async def on_run_start(self) -> None:
             begun.append(1)
@@ -58,9 +56,7 @@ def test_what_cannot_conclude_begins_no_run(
     assert not (tmp_path / "best").exists()
 
 
-def test_apo_finds_better_prompts_and_says_how_sure_it_is(
-    world, fit, worker, options, tmp_path, caplog
-):
+def test_better_prompts_are_found_with_how_sure(world, fit, worker, options, tmp_path, caplog):
     caplog.set_level(logging.INFO, "agl.apo")
     algorithm = fit(agl.APO(**{**options, "beam_rounds": 4}), worker)
     store, result, best = algorithm.get_store(), algorithm.result, algorithm.get_best_prompt()

@@ -93,9 +93,7 @@ async def test_a_step_is_not_paid_for_a_second_time_to_be_compared(azure, sft, l
         ("no_training", {}, ConfigError, "fine-tuning in this region.*region", (1, 1)),
     ],
 )
-async def test_what_cannot_be_trained_is_refused(
-    azure, sft, line, fault, options, kind, said, sent
-):
+async def test_what_cannot_train_is_refused(azure, sft, line, fault, options, kind, said, sent):
     azure.region_trains = fault != "no_training"
     azure.unreadable_files = fault == "unreadable_files"
     with pytest.raises(kind, match=said):

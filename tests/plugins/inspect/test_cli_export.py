@@ -65,7 +65,7 @@ def make_store(*rollouts: Traced) -> list[str]:
 IDS = ([1, 2, 3], [4, 5])
 
 
-def test_rows_have_tokens_reward_and_where_they_come_from(agl):
+def test_rows_and_triplets_have_tokens_reward_and_where_they_come_from(agl):
     call = call_of("q", "a", *IDS)
     (rollout_id,) = make_store(trace([call, reward_span(0.5)]))
     (row,) = exported(agl, "rows")
@@ -75,6 +75,10 @@ def test_rows_have_tokens_reward_and_where_they_come_from(agl):
     assert (row["reward"], row["rewards"]) == (0.5, [0.5])
     assert row["provenance"]["rollout_id"] == rollout_id
     assert row["provenance"]["span_ids"] == [call.span_id]
+    (triplet,) = exported(agl, "triplets")
+    assert triplet["prompt"]["token_ids"] == [1, 2, 3]
+    assert triplet["response"]["token_ids"] == [4, 5]
+    assert triplet["provenance"]["span_ids"] == [call.span_id]
 
 
 def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl):
@@ -96,15 +100,6 @@ def test_what_a_judge_was_asked_is_no_sample(agl):
     for form in ("rows", "sft", "messages"):
         (sample,) = exported(agl, form)
         assert sample["provenance"]["rollout_id"] == judged
-
-
-def test_triplets_have_prompt_response_and_span(agl):
-    call = call_of("q", "a", *IDS)
-    make_store(trace([call, reward_span(1.0)]))
-    (triplet,) = exported(agl, "triplets")
-    assert triplet["prompt"]["token_ids"] == [1, 2, 3]
-    assert triplet["response"]["token_ids"] == [4, 5]
-    assert triplet["provenance"]["span_ids"] == [call.span_id]
 
 
 def test_samples_are_prompt_and_completion_and_messages_are_both(agl):
@@ -289,6 +284,7 @@ def test_recorded_rollouts_become_learning_data(agl):
     assert (row["token_ids"], row["reward"]) == ([1, 2], 0.5)
     per_call = exported(agl, "sft", "--credit", "per_call", "--min-reward", "0.2")
     assert [r["completion"][0]["content"] for r in per_call] == ["4", "x", "w"]
+    assert next_one() == (None, None), "imported resources are nobody's"
 
 
 def test_a_second_import_adds_only_what_is_new(agl):
@@ -387,11 +383,6 @@ def next_one() -> tuple[Any, str | None]:
     return filled(look)
 
 
-def test_imported_resources_are_nobodys(agl):
-    imported(agl, write("run.json", RECORDED))
-    assert next_one() == (None, None)
-
-
 @pytest.mark.parametrize("takes_id", [False, True])
 def test_an_import_changes_nothing_that_runs(agl, takes_id):
     good = {"llm": LLM(endpoint="http://good/v1", model="m")}
@@ -479,31 +470,28 @@ def test_spans_that_name_a_rollout_keep_to_it(agl):
     assert len(stored[rollouts[0].rollout_id]) == 6
 
 
+OLD, BROKEN = {"instrumentationLibrarySpans": []}, {"traceId": "a" * 32, "spanId": "12"}
+NO_IDS = "needs a trace id of 16 bytes and a span id of 8"
+NO_SPANS = "not OTLP: expected 'resourceSpans', got the keys ['resourceMetrics']\n"
+OLD_ONES = (
+    "not OTLP: expected 'scopeSpans' in 'resourceSpans', got ['instrumentationLibrarySpans']\n"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"resourceMetrics": []}, "expected 'resourceSpans', got the keys ['resourceMetrics']"),
-        (
-            {"resourceSpans": [{"instrumentationLibrarySpans": []}]},
-            "expected 'scopeSpans' in 'resourceSpans', got ['instrumentationLibrarySpans']",
-        ),
+        ({"resourceMetrics": []}, NO_SPANS),
+        ({"resourceSpans": [OLD]}, OLD_ONES),
+        ({"resourceSpans": [{"scopeSpans": [{"spans": [BROKEN]}]}]}, NO_IDS),
     ],
 )
 def test_what_is_no_span_in_an_otlp_file_is_not_passed_over(agl, line, message):
     good = otlp_json(traced("4", 1.0, start=1.0), *OWNER)
     Path("traces.jsonl").write_text(f"{json.dumps(good)}\n{json.dumps(line)}\n")
     said = imported(agl, "traces.jsonl", 2)
-    assert said == f"agl: traces.jsonl, line 2: not OTLP: {message}\n"
-    assert read_store() == ([], {}, [])
-
-
-def test_an_otlp_file_with_a_broken_span_is_refused_and_nothing_is_written(agl):
-    request = otlp_json(traced("4", 1.0, start=1.0), *OWNER)
-    request["resourceSpans"][1]["scopeSpans"][0]["spans"][0]["spanId"] = "12"
-    Path("traces.jsonl").write_text(json.dumps(request))
-    said = imported(agl, "traces.jsonl", 2)
-    assert "traces.jsonl, line 1: span" in said
-    assert "needs a trace id of 16 bytes and a span id of 8" in said
+    assert said.startswith("agl: traces.jsonl, line 2: ")
+    assert message in said
     assert read_store() == ([], {}, [])
 
 
@@ -529,15 +517,8 @@ def test_whole_store_is_read_many_rollouts_at_a_time(agl, monkeypatch):
     monkeypatch.setattr(FileStore, "_in_thread", lambda *given: [reads.append(1), read(*given)][1])
     assert agl("export", "--as", "store", *HERE, "-o", "all.jsonl")[0] == 0
     assert len(reads) < 10
-    refuses(
-        agl,
-        "where the server's file lies",
-        "export",
-        "--as",
-        "store",
-        "--url",
-        "http://127.0.0.1:9",
-    )
+    url = ("--url", "http://127.0.0.1:9")
+    refuses(agl, "where the server's file lies", "export", "--as", "store", *url)
 
 
 def test_whole_store_comes_back_as_it_was(agl):

@@ -110,13 +110,9 @@ def test_a_known_id_with_another_content_is_refused_by_name(agl, form):
     to = ("--path", "s.db")
     assert agl("import", *file("a.json", "2", 1.0), *to)[0] == 0
     before = exported(agl, "messages")
-    refuses(
-        agl,
-        "rollout 'se-2' is in the store with another content, as 'ro-",
-        "import",
-        *file("b.json", "5", 0.0),
-        *to,
-    )
+    other = file("b.json", "5", 0.0)
+    said = "rollout 'se-2' is in the store with another content, as 'ro-"
+    refuses(agl, said, "import", *other, *to)
     assert exported(agl, "messages") == before
     # The same content is the same rollout, with a reward that it did not have.
     _, _, err = agl("import", *file("a.json", "2", 0.5), *to)
@@ -276,24 +272,26 @@ def test_which_scores_are_rewards_is_known_or_said(agl, scores, reward, taken, s
         assert stored() == {"se-1": (1, [1.0])}
 
 
-def test_a_score_that_parts_a_stored_conversation_is_refused(agl):
-    for scores, code in (([], 0), ([{"value": 1}], 2)):
-        file = written("run.json", [trace(1), trace(2, *scores)])
-        done, _, err = agl("import", "--from", "langfuse", file, "--path", "s.db")
-        assert done == code, err
-    assert "trace 'tr-2' has a reward of its own, and the store has it within its conve" in err
-    assert stored() == {"se-1": (2, [])}
-    assert agl("import", file, "--reward", "good", "--path", "s.db")[0] == 2
+PAID, KNOWN = [trace(1, {"value": 1})], "'se-1' is in the store as 'ro-"
+PARTED = "trace 'tr-2' has a reward of its own, and the store has it within its conve"
 
 
-@pytest.mark.parametrize("later", [[trace(2, {"value": 0})], [trace(1), trace(2)]])
-def test_more_of_a_stored_conversation_is_refused(agl, later):
-    for traces, code in (([trace(1, {"value": 1})], 0), (later, 2)):
+@pytest.mark.parametrize(
+    ("first", "later", "said", "kept"),
+    [
+        ([trace(1), trace(2)], [trace(1), trace(2, {"value": 1})], PARTED, (2, [])),
+        (PAID, [trace(2, {"value": 0})], KNOWN, (1, [1.0])),
+        (PAID, [trace(1), trace(2)], KNOWN, (1, [1.0])),
+    ],
+)
+def test_what_a_stored_conversation_cannot_take_is_refused(agl, first, later, said, kept):
+    for traces, code in ((first, 0), (later, 2)):
         file = written("run.json", traces)
         done, _, err = agl("import", "--from", "langfuse", file, "--path", "s.db")
         assert done == code, err
-    assert "'se-1' is in the store as 'ro-" in err
-    assert stored() == {"se-1": (1, [1.0])}
+    assert said in err
+    assert stored() == {"se-1": kept}
+    assert agl("import", file, "--reward", "good", "--path", "s.db")[0] == 2
 
 
 def test_spans_that_nobody_reads_are_counted_by_scope(agl):

@@ -196,17 +196,13 @@ def flood(payload: Any, ask: Any) -> None:
     ],
 )
 async def test_a_call_that_goes_wrong_is_one_failed_call(calls, payload, says):
-    with pytest.raises(CallFailedError, match=says):
+    with pytest.raises(CallFailedError, match=says) as caught:
         await calls.call(payload, timeout=30)
     assert await is_well(calls)
-
-
-async def test_what_the_work_raised_comes_with_its_traceback(calls):
-    with pytest.raises(CallFailedError) as caught:
-        await calls.call({"do": "fail"})
-    assert caught.value.failure is not None
-    assert caught.value.failure["type"] == "KeyError"
-    assert 'raise KeyError("no such row")' in caught.value.failure["traceback"]
+    if payload["do"] == "fail":
+        assert caught.value.failure is not None
+        assert caught.value.failure["type"] == "KeyError"
+        assert 'raise KeyError("no such row")' in caught.value.failure["traceback"]
 
 
 async def test_a_child_cannot_say_more_than_the_limit(calls, monkeypatch):

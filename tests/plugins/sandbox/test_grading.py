@@ -131,7 +131,7 @@ async def test_class_may_grade_in_a_coroutine_and_give_several_rewards(store):
 
 @pytest.mark.parametrize(("grade", "reward"), [(0.25, 0.25), (None, None)])
 async def test_rewards_that_a_graded_agent_emits_do_not_count(store, grade, reward):
-    @agl.rollout(grade=lambda task, private, result: grade)
+    @agl.rollout(grade=gives(grade))
     async def agent(task):
         agl.emit_reward(1.0)
         agl.emit_annotation({"agentlightning.graded": True, "reward": 1.0})
@@ -260,15 +260,23 @@ async def test_grader_that_takes_the_rest_of_a_rollouts_time_fails(run_one, stor
     assert attempt.end_time - attempt.start_time < 10
 
 
+def nested(levels: int) -> Any:
+    deep: Any = 1
+    for _ in range(levels):
+        deep = [deep]
+    return deep
+
+
 @pytest.mark.parametrize(
     ("result", "says"),
     [
         (object(), "what JSON can hold"),
         (float("nan"), "without NaN"),
         ("x" * 16 * 1024 * 1024, r"16777218 bytes of JSON .* at most 16777216"),
+        *((nested(n), "nested deeper than 200 levels|depth exceeded") for n in (192, 201, 100_000)),
     ],
 )
-async def test_result_is_json_of_a_bounded_size(store, result, says):
+async def test_result_is_json_of_a_bounded_size_and_depth(store, result, says):
     with pytest.raises(AgentResultError, match=says):
         await step(answers(gives(1.0), result), store)
     (rollout,) = await store.query_rollouts()
@@ -291,20 +299,10 @@ async def test_whatever_json_can_hold_is_graded(store, result, graded):
     assert agl.find_final_reward(spans) == 1.0
 
 
-@pytest.mark.parametrize("levels", [192, 201, 100_000])
-async def test_deep_result_is_refused(store, levels):
-    deep: Any = 1
-    for _ in range(levels):
-        deep = [deep]
-
-    with pytest.raises(AgentResultError, match=r"nested deeper than 200 levels|depth exceeded"):
-        await step(answers(gives(1.0), deep), store)
-
-
 async def test_task_that_is_no_json_is_refused_before_its_agent_runs(store):
     ran = False
 
-    @agl.rollout(grade=lambda task, private, result: 1.0)
+    @agl.rollout(grade=gives(1.0))
     async def agent(task):
         nonlocal ran
         ran = True
@@ -314,36 +312,9 @@ async def test_task_that_is_no_json_is_refused_before_its_agent_runs(store):
     assert not ran
 
 
-async def test_grading_of_a_cancelled_rollout_is_stopped(run_one, store, tmp_path, until):
-    def grade(task, private, result):
-        (tmp_path / "began").touch()
-        time.sleep(60)
-
-    agent = answers(grade)
-    running = asyncio.ensure_future(run_one(agent, store, heartbeat_interval=0.1))
-    await until((tmp_path / "began").exists)
-    (rollout,) = await store.query_rollouts()
-    await store.update_rollout(rollout.rollout_id, status="cancelled")
-    async with asyncio.timeout(20):
-        await running
-
-
-async def test_step_stops_a_grading_on_its_event(store, tmp_path, until):
-    def grade(task, private, result):
-        (tmp_path / "began").touch()
-        time.sleep(60)
-
-    event = agl.ThreadingEvent()
-    runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=answers(grade), store=store):
-        stepping = asyncio.ensure_future(runner.step(TASK, event=event))
-        await until((tmp_path / "began").exists)
-        event.set()
-        with pytest.raises(RolloutCancelledError, match="while it was graded"):
-            await stepping
-
-
-async def test_attempt_gives_signs_of_life_while_it_is_graded(run_one, store, tmp_path, until):
+@pytest.fixture
+def slow(tmp_path):
+    """An agent whose grading leaves a file as it begins, and goes on until there is another."""
     began, go = tmp_path / "began", tmp_path / "go"
 
     def grade(task, private, result):
@@ -352,7 +323,33 @@ async def test_attempt_gives_signs_of_life_while_it_is_graded(run_one, store, tm
             time.sleep(0.01)
         return 1.0
 
-    agent = answers(grade)
+    return answers(grade), began, go
+
+
+async def test_grading_of_a_cancelled_rollout_is_stopped(run_one, store, slow, until):
+    agent, began, _ = slow
+    running = asyncio.ensure_future(run_one(agent, store, heartbeat_interval=0.1))
+    await until(began.exists)
+    (rollout,) = await store.query_rollouts()
+    await store.update_rollout(rollout.rollout_id, status="cancelled")
+    async with asyncio.timeout(20):
+        await running
+
+
+async def test_step_stops_a_grading_on_its_event(store, slow, until):
+    agent, began, _ = slow
+    event = agl.ThreadingEvent()
+    runner = agl.LitAgentRunner(agl.OtelTracer())
+    with runner.run_context(agent=agent, store=store):
+        stepping = asyncio.ensure_future(runner.step(TASK, event=event))
+        await until(began.exists)
+        event.set()
+        with pytest.raises(RolloutCancelledError, match="while it was graded"):
+            await stepping
+
+
+async def test_attempt_gives_signs_of_life_while_it_is_graded(run_one, store, slow, until):
+    agent, began, go = slow
     running = asyncio.ensure_future(run_one(agent, store, heartbeat_interval=0.1))
     await until(began.exists)
     (rollout,) = await store.query_rollouts()
@@ -369,7 +366,7 @@ async def test_attempt_gives_signs_of_life_while_it_is_graded(run_one, store, tm
 
 
 async def test_runner_without_its_process_for_graders_wants_to_be_replaced(run_all, store):
-    @agl.rollout(grade=lambda task, private, result: 1.0)
+    @agl.rollout(grade=gives(1.0))
     async def agent(task):
         grader: Any = grader_of(agent)
         os.kill(grader.fork_server._pid, 9)

@@ -230,9 +230,7 @@ async def test_equal_rewards_train_nothing_and_end_nothing(service, tinker, line
         ({"tokenizer": "bare"}, r"cannot render a conversation: .*chat_template"),
     ],
 )
-async def test_what_is_wrong_is_refused_before_any_rollout(
-    service, tinker, run, tokenizer, options, message
-):
+async def test_wrong_options_are_refused_at_once(service, tinker, run, tokenizer, options, message):
     if "tokenizer" in options:
         options = {"tokenizer": copy.deepcopy(tokenizer)}
         options["tokenizer"].chat_template = None

@@ -83,21 +83,3 @@ def gradient(function, at, step=1e-6):
         shift[number] = step
         found.append((function(at + shift) - function(at - shift)) / (2 * step))
     return np.array(found)
-
-
-def to_go(values, decay):
-    """y_t = x_t + decay * y_(t+1)."""
-    found, running = [], 0.0
-    for value in reversed(list(values)):
-        running = value + decay * running
-        found.insert(0, running)
-    return np.array(found)
-
-
-def whitened(rollouts):
-    """Each rollout has weight 1, its tokens equal shares; the variance is unbiased."""
-    weights = [np.full(len(one), 1 / (len(one) * len(rollouts))) for one in rollouts]
-    w, x = np.concatenate(weights), np.concatenate(rollouts)
-    mean = (w * x).sum()
-    variance = (w * (x - mean) ** 2).sum() / (1 - (w**2).sum())
-    return [(one - mean) / math.sqrt(variance + 1e-8) for one in rollouts]

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from tests.plugins.verl.real import maths_reference as ref
 from tests.training_rows import training_row
 
 import agl_torch
@@ -26,7 +27,7 @@ from agl_torch.learner import Learner, Sample
 from agl_torch.options import LearnerOptions, SamplingCorrection
 from agl_torch.server import InferenceServer
 
-from .algorithms_by_hand import Batch, gradient, loss, to_go, whitened
+from .algorithms_by_hand import Batch, gradient, loss
 from .conftest import WORDS, build_model
 
 ALGORITHMS = {
@@ -222,30 +223,29 @@ def weighed_by(name, seed, **options):
     return rows, weighed, by_rollout(rows, gaps), (model, critic)
 
 
+def in_numpy(gaps, kl, values=None):
+    """The rollouts of ``weighed_by``, as the formulas by hand take them."""
+    tokens = list(values or gaps.values())
+    return [
+        ref.Rollout(name[-1] in "135", REWARDS[int(name[1:])], [[1] * len(gap)], value, -kl * gap)
+        for (name, gap), value in zip(gaps.items(), tokens, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kl", [0.0, 0.2])
-def test_rloo_compares_rewards_less_their_penalties(seed, kl):
-    _, weighed, gaps, _ = weighed_by("rloo", seed, kl=kl)
-    less = {name: REWARDS[int(name[1:])] - kl * gap.sum() for name, gap in gaps.items()}
-    for one in weighed:
-        name = one.row.rollout_id
-        task = int(name[1:]) % 2
-        others = [less[other] for other in {*less} - {name} if int(other[1:]) % 2 == task]
-        expected = less[name] - sum(others) / len(others)
-        assert one.of_tokens == pytest.approx([expected] * one.row.num_sampled, abs=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(("kl", "gamma"), [(0.0, 1.0), (0.2, 1.0), (0.2, 0.9), (0.0, 0.9)])
-def test_reinforce_plus_plus_whitens_discounted_rewards_less_their_penalties(seed, kl, gamma):
-    rows, weighed, gaps, _ = weighed_by("reinforce++", seed, kl=kl, gamma=gamma)
-    returns = []
-    for name, gap in gaps.items():
-        rewards = -kl * gap
-        rewards[-1] += REWARDS[int(name[1:])]
-        returns.append(to_go(rewards, gamma))
+@pytest.mark.parametrize(
+    ("name", "options", "reference"),
+    [
+        ("rloo", {}, ref.rloo),
+        ("reinforce++", {}, lambda batch: ref.reinforce_plus_plus(batch, 1.0)[0]),
+        ("reinforce++", {"gamma": 0.9}, lambda batch: ref.reinforce_plus_plus(batch, 0.9)[0]),
+    ],
+)
+def test_advantages_are_of_rewards_less_their_penalties(seed, kl, name, options, reference):
+    rows, weighed, gaps, _ = weighed_by(name, seed, kl=kl, **options)
     got = by_rollout(rows, [one.of_tokens for one in weighed])
-    for expected, values in zip(whitened(returns), got.values(), strict=True):
+    for expected, values in zip(reference(in_numpy(gaps, kl)), got.values(), strict=True):
         assert values == pytest.approx(expected, abs=1e-5)
 
 
@@ -263,15 +263,10 @@ def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, l
             states = trunk(torch.tensor([row.token_ids])).last_hidden_state[0]
             before = [t - 1 for start, end in row.call_ranges for t in range(start, end)]
             values.append(of_run.head(states[before])[:, 0].double().numpy())
-    advantages, returns = [], []
-    for (name, gap), value in zip(gaps.items(), by_rollout(rows, values).values(), strict=True):
-        rewards = -kl * gap
-        rewards[-1] += REWARDS[int(name[1:])]
-        errors = rewards + gamma * np.append(value[1:], 0.0) - value
-        advantages.append(to_go(errors, gamma * lam))
-        returns.append(advantages[-1] + value)
+    batch = in_numpy(gaps, kl, by_rollout(rows, values).values())
+    advantages, returns = ref.gae(batch, gamma, lam)
     got = by_rollout(rows, [one.of_tokens for one in weighed])
-    for expected, found in zip(whitened(advantages), got.values(), strict=True):
+    for expected, found in zip(advantages, got.values(), strict=True):
         assert found == near(expected)
     got = by_rollout(rows, [one.returns for one in weighed])
     for expected, found in zip(returns, got.values(), strict=True):
@@ -302,7 +297,7 @@ def test_distillation_takes_what_the_teacher_says_and_no_reward(gamma, temperatu
         at = [t for start, end in row.call_ranges for t in range(start, end)]
         of_teacher = np.array([logprobs[t - 1, row.token_ids[t]] for t in at])
         gaps.append(of_teacher - old_of(row))
-    expected = {name: to_go(gap, gamma) for name, gap in by_rollout(rows, gaps).items()}
+    expected = {name: ref.to_go(gap, gamma) for name, gap in by_rollout(rows, gaps).items()}
     mean = np.mean([of_rollout.mean() for of_rollout in expected.values()])
     got = by_rollout(rows, [one.of_tokens for one in weighed])
     for name, values in got.items():

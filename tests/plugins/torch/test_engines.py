@@ -82,9 +82,7 @@ def engine(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
-async def test_a_server_answers_with_the_weights_of_each_update(
-    line, grpo, tmp_path, installed, server
-):
+async def test_a_server_answers_with_each_updates_weights(line, grpo, tmp_path, installed, server):
     installed(server)
     of_server = {"type": server, "max_batch_size": 7, "arguments": ["--more", "1"]}
     options = {"server": {**of_server, "max_model_tokens": 48}}

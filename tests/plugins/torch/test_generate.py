@@ -132,9 +132,7 @@ SMALL = {**SIZES, "num_hidden_layers": 4, "head_dim": 8}
     ],
     ids=lambda config: config.model_type,
 )
-def test_models_of_other_kinds_say_the_same_as_in_transformers(
-    tokenizer, prompts, config, attention
-):
+def test_other_kinds_of_models_say_what_transformers_do(tokenizer, prompts, config, attention):
     if config.model_type == "gemma2" and attention == "sdpa":
         pytest.skip("its softcap needs eager attention")
     torch.manual_seed(1)
@@ -160,9 +158,7 @@ def test_a_model_whose_state_is_not_keys_and_values_is_refused(tokenizer):
         Sampler(model, tokenizer)
 
 
-def test_in_batches_of_a_fixed_shape_a_completion_depends_on_its_request_alone(
-    model, tokenizer, prompts
-):
+def test_in_batches_of_one_shape_completions_depend_on_requests_alone(model, tokenizer, prompts):
     requests = [
         SamplingRequest(prompts[n % 3], max_tokens=n % 5 + 3, seed=n, top_p=1 - n % 2 / 10)
         for n in range(11)
@@ -268,9 +264,7 @@ def append(sampler, token_ids, stop):
 
 
 @pytest.mark.parametrize("stop", [("nowhere",), ("cat 🐱 sat", "nowhere"), ("好",), ("'no'.  G",)])
-def test_stop_texts_end_an_answer_at_the_first_token_that_completes_one(
-    model, byte_tokenizer, stop
-):
+def test_stop_texts_end_an_answer_at_the_token_that_completes_one(model, byte_tokenizer, stop):
     token_ids = byte_tokenizer.encode(SAID)
     counting = Counting(byte_tokenizer)
     completion, taken = append(Sampler(model, counting), token_ids, stop)

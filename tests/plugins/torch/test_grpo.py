@@ -473,9 +473,7 @@ async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, t
         await line(bored, algorithm, ["one"])
 
 
-async def test_run_whose_prompts_are_all_lost_says_so(
-    line, grpo, tmp_path, broken_tokenizer, caplog
-):
+async def test_a_run_that_loses_all_prompts_says_so(line, grpo, tmp_path, broken_tokenizer, caplog):
     algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
     await line(says_red, algorithm, ["one", "two", "three"])
     found = {one.code: one for one in read_findings(tmp_path / "run")[0]}

@@ -211,9 +211,7 @@ async def stop_amid(algorithm, store, *datasets, after):
 @pytest.mark.parametrize(
     ("options", "train"), [({}, ["mended", "two"]), ({"rollouts_per_task": 3}, ["one", "two"])]
 )
-async def test_other_tasks_give_a_collection_up_and_more_copies_do_not(
-    counting, store, options, train
-):
+async def test_other_tasks_give_a_collection_up_and_more_do_not(counting, store, options, train):
     had = {"iterations": 1, "rollouts_per_task": 2}
     await stop_amid(counting(**had), store, ["one", "two"], after=2)
     algorithm = await fit(counting(**{**had, **options}), store, train)
@@ -349,9 +347,7 @@ async def test_a_version_that_is_damaged_is_trained_once_more(counting, store, t
     await check_sums(third, store)
 
 
-async def test_of_a_version_whose_checkpoint_is_lost_nothing_is_paid_again(
-    counting, store, tmp_path
-):
+async def test_of_a_version_with_a_lost_checkpoint_nothing_is_paid_again(counting, store, tmp_path):
     await fit(counting(iterations=2), store, TASKS, ["four"])
     killed = counting(iterations=3)
     killed.fails = True
@@ -398,9 +394,7 @@ async def replaying(store, tmp_path):
     return make
 
 
-async def test_a_version_is_selected_and_trained_again_from_the_one_before(
-    replaying, store, tmp_path
-):
+async def test_a_version_is_selected_and_trained_from_the_one_before(replaying, store, tmp_path):
     before, algorithm = [digests(tmp_path), await noted(store)], replaying()
     found = await algorithm.replay(2)
     assert algorithm.trained == [("trained-1", 2, 12)]

@@ -4,6 +4,7 @@ import functools
 from importlib.util import find_spec
 
 import pytest
+import yaml
 from tests.interpreter import python
 
 import agl
@@ -66,9 +67,19 @@ def test_the_guides_configuration_is_taken_as_it_stands():
     assert algorithm.config["algorithm"]["use_kl_in_reward"] is False
 
 
-def test_keys_of_launch_scripts_are_taken(tmp_path):
-    (tmp_path / "verl.yaml").write_text(LAUNCHED)
-    agl.VERL(str(tmp_path / "verl.yaml"))
+@pytest.mark.parametrize(
+    "config",
+    [
+        yaml.safe_load(LAUNCHED),
+        # What is switched off is no reason to refuse.
+        {"reward_model": {"enable": False}, "data": {"train_files": None}},
+        # Free sections take anything.
+        {"actor_rollout_ref": {"model": {"override_config": {"x": {"y": 1}}}}},
+        {"ray_kwargs": {"ray_init": {"address": "auto", "runtime_env": {"env_vars": {"A": "1"}}}}},
+    ],
+)
+def test_what_verl_knows_is_taken(config):
+    agl.VERL(config)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +105,6 @@ def test_what_would_have_no_effect_is_refused_with_what_to_write(config, says):
     assert says in refused(config)
 
 
-def test_what_is_switched_off_is_no_reason_to_refuse():
-    agl.VERL({"reward_model": {"enable": False}, "data": {"train_files": None}})
-
-
 def test_dotted_keys_and_yaml_files_are_taken(tmp_path):
     path = tmp_path / "verl.yaml"
     path.write_text("trainer.nnodes: 2\ntrainer:\n  total_epochs: 3\n")
@@ -105,12 +112,6 @@ def test_dotted_keys_and_yaml_files_are_taken(tmp_path):
     assert read(str(path)) == expected
     assert read({"trainer.nnodes": 2, "trainer": {"total_epochs": 3}}) == expected
     assert agl.VERL(str(path)).config["trainer"] == expected["trainer"]
-
-
-def test_free_sections_take_anything():
-    runtime = {"address": "auto", "runtime_env": {"env_vars": {"A": "1"}}}
-    models = {"actor_rollout_ref": {"model": {"override_config": {"x": {"y": 1}}}}}
-    agl.VERL({**models, "ray_kwargs": {"ray_init": runtime}})
 
 
 def test_rows_have_a_level_and_lengths():
@@ -212,30 +213,30 @@ def test_bounds_may_be_tuned():
     assert config["actor_rollout_ref"]["actor"]["clip_ratio_low"] == 3e-4
 
 
+def asking(mode, mean=None, **more):
+    """For two ways at once, where it has a mean."""
+    rollout = {"rollout": {"custom": {"agl_loss_mean": mean}}} if mean else {}
+    return {"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}, **rollout}, **more}
+
+
 @pytest.mark.parametrize(
-    ("mode", "mean"),
+    ("config", "mean"),
     [
-        ("token-mean", "token"),
-        ("seq-mean-token-mean", "rollout"),
-        ("seq-mean-token-sum-norm", "constant"),
+        (asking("token-mean"), "token"),
+        (asking("seq-mean-token-mean"), "rollout"),
+        (asking("seq-mean-token-sum-norm"), "constant"),
+        (asking("token-sum", "verl", critic={"loss_agg_mode": "token-mean"}), "verl"),
     ],
 )
-def test_a_given_loss_agg_mode_is_taken_over_rollouts(mode, mean):
-    config = {"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}}}
+def test_a_given_loss_agg_mode_is_taken_over_rollouts(config, mean):
     with_algorithm(config, "grpo")
     assert functools.reduce(dict.get, LOSS_MEAN.split("."), config) == mean
-
-
-def asking(mode, mean):
-    """For two ways at once."""
-    rollout = {"custom": {"agl_loss_mean": mean}}
-    return {"actor_rollout_ref": {"actor": {"loss_agg_mode": mode}, "rollout": rollout}}
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"actor_rollout_ref": {"actor": {"loss_agg_mode": "token-sum"}}}, "no counterpart"),
+        (asking("token-sum"), "no counterpart"),
         ({"critic": {"loss_agg_mode": "token-mean"}}, "weighs tokens as the actor does"),
         (asking("token-mean", "rollout"), "say it in one place"),
     ],
@@ -245,22 +246,13 @@ def test_a_loss_agg_mode_that_would_be_ignored_is_refused(config, said):
         translate_loss_mean(config)
 
 
-def test_verls_own_weighing_can_be_asked_for():
-    config = {**asking("token-sum", "verl"), "critic": {"loss_agg_mode": "token-mean"}}
-    with_algorithm(config, "grpo")
-    assert functools.reduce(dict.get, LOSS_MEAN.split("."), config) == "verl"
-
-
 NEWEST = {"verl": "0.9.1", "torch": "2.13.0", "ray": "2.60.0", "transformers": "5.9.0"}
 NEWEST |= {"tensordict": "0.10.0", "TransferQueue": "0.1.11"}
 GOOD = dict.fromkeys(WANTED, "1") | NEWEST
 
 
-def test_a_tested_set_passes():
-    check_versions(GOOD)
-
-
 def test_all_that_is_wrong_is_named_with_what_was_wanted_and_what_to_run():
+    check_versions(GOOD)
     with pytest.raises(ConfigError) as caught:
         check_versions(GOOD | {"verl": "0.8.0", "cachetools": None, "transformers": "5.6.0"})
     text = str(caught.value)
@@ -269,9 +261,6 @@ def test_all_that_is_wrong_is_named_with_what_was_wanted_and_what_to_run():
     assert "transformers 5.6.0, wanted >=5.5.3,<5.11,!=5.6.0" in text
     assert install_line("agl-verl[backend]") in text
     assert "tensordict" not in text
-
-
-def test_a_missing_torch_is_to_be_installed_first():
     with pytest.raises(ConfigError, match="torch first"):
         check_versions(GOOD | {"torch": None})
 

@@ -61,9 +61,8 @@ async def play_runner(store):
                     name="agentlightning.annotation", attributes=attributes, start_time=9, **ids
                 )
                 await store.add_span(span)
-            await store.update_attempt(
-                *ids.values(), status="failed" if reward is None else "succeeded"
-            )
+            status = "failed" if reward is None else "succeeded"
+            await store.update_attempt(*ids.values(), status=status)
         await asyncio.sleep(0.01)
 
 
@@ -74,14 +73,12 @@ async def groups(failures=DEFAULT, timeout=30.0, runner=True, config=None, waits
     resources = await store.add_resources({"main_llm": agl.LLM(endpoint="http://x", model="m")})
     limits = Limits(**({"prompt": 100, "response": 100} | limits))
     policy = Policy(level, limits, timeout, waits=waits)
-    options = {"failures": failures, "seed": 0}
+    given = agl.TraceToRows(), config or RolloutConfig()
     playing = asyncio.create_task(play_runner(store)) if runner else None
     try:
         yield Groups(
             store=store,
-            collector=Collector(
-                store, None, agl.TraceToRows(), config or RolloutConfig(), **options
-            ),
+            collector=Collector(store, None, *given, failures=failures, seed=0),
             train=TASKS,
             val=TASKS,
             resources=dict.fromkeys(("train", "val"), resources.resources_id),
@@ -93,8 +90,9 @@ async def groups(failures=DEFAULT, timeout=30.0, runner=True, config=None, waits
             playing.cancel()
 
 
-def request(index, validate=False):
-    return GroupRequest(uid=f"u{index}", index=index, copies=2, validate=validate, step=7)
+def request(index=0, *, uid="", step=7, copies=2, validate=False):
+    uid = uid or f"u{index}"
+    return GroupRequest(uid=uid, index=index, copies=copies, validate=validate, step=step)
 
 
 async def test_a_row_holds_both_calls_and_what_was_said_between_them():
@@ -116,9 +114,7 @@ async def test_dimensions_are_those_of_the_attempt_that_counts():
     config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
     async with groups(runner=False, config=config) as ours:
         ours.policy.dimensions = True
-        collecting = asyncio.create_task(
-            ours.run(GroupRequest(uid="u0", index=0, copies=1, validate=False, step=7))
-        )
+        collecting = asyncio.create_task(ours.run(request(copies=1)))
         for values, number, status in (((1.0, 1.0), 9, "failed"), ((0.0, 0.25), 3, "succeeded")):
             claimed = await ours.store.dequeue_rollout(wait_seconds=30)
             ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
@@ -175,12 +171,11 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another():
     config = agl.VERL({}, unresponsive_seconds=1.0).rollout_config
     async with groups(runner=False, config=config) as ours:
         collecting = asyncio.create_task(ours.run(request(0)))
-        while not (claimed := await ours.store.dequeue_many_rollouts(limit=1)):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        claimed = await ours.store.dequeue_rollout(wait_seconds=30)
         playing = asyncio.create_task(play_runner(ours.store))
         answer = await collecting
         playing.cancel()
-        attempts = await ours.store.query_attempts(claimed[0].rollout_id)
+        attempts = await ours.store.query_attempts(claimed.rollout_id)
     assert [attempt.status for attempt in attempts] == ["unresponsive", "succeeded"]
     assert sorted(row.reward for row in answer.rows) == [0.0, 1.0]
     assert answer.failed == 0
@@ -188,9 +183,11 @@ async def test_a_rollout_of_a_runner_that_vanished_is_run_by_another():
 
 async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zero():
     async with groups() as ours:
-        kept = await ours.run(request(1))
+        kept, lost = [await ours.run(request(index)) for index in (1, 2)]
     assert [row.reward for row in kept.rows] == [1.0]
     assert kept.failed == 1
+    assert lost.rows == []
+    assert "2 rollouts, 0 succeeded" in lost.dropped
     async with groups(failures=Failures(agent="drop_group")) as ours:
         dropped = await ours.run(request(1))
         assert dropped.rows == []
@@ -201,13 +198,6 @@ async def test_siblings_of_a_failed_rollout_are_trained_or_dropped_and_never_zer
     assert settled["agl/groups/dropped"] == settled["agl/failures/tasks_lost"] + 1 == 1
     assert settled["agl/failures/excluded"] == 2
     assert ledger.reasons() == {"failed_attempt": 2, "unused_group": 2}
-
-
-async def test_a_group_in_which_all_failed_says_so():
-    async with groups() as ours:
-        answer = await ours.run(request(2))
-    assert answer.rows == []
-    assert "2 rollouts, 0 succeeded" in answer.dropped
 
 
 async def test_what_verl_never_trained_is_accounted_for_at_the_end():
@@ -236,23 +226,23 @@ async def test_validation_trains_nothing_and_counts_failures_apart():
 async def test_what_a_dead_start_finished_of_the_step_after_a_checkpoint_is_used():
     async with groups(waits=True) as ours:
         ours.generation = Generation("a1", 1)
-        await ours.run(step_request("died", 3))
+        await ours.run(request(uid="died", step=3))
         second = dataclasses.replace(ours, generation=Generation("a1", 2), since=(2, 1))
-        used = await second.run(step_request("again", 3))
+        used = await second.run(request(uid="again", step=3))
         third = dataclasses.replace(ours, generation=Generation("a1", 3), since=(3, 1))
-        anew = await third.run(step_request("once more", 3))
-        first, rest = (await ours.store.query_rollouts())[:2], await rollouts_after(ours.store, 2)
-    assert {row.rollout_id for row in used.rows} == {one.rollout_id for one in first}
+        anew = await third.run(request(uid="once more", step=3))
+        one, two, *rest = await ours.store.query_rollouts()
+    assert {row.rollout_id for row in used.rows} == {one.rollout_id for one in (one, two)}
     assert {row.rollout_id for row in anew.rows} <= {one.rollout_id for one in rest}
     assert len(rest) == 2
-    seeds = [[one.metadata["seed"] for one in some] for some in (first, rest)]
+    seeds = [[one.metadata["seed"] for one in some] for some in ((one, two), rest)]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 2
 
 
 async def test_a_task_that_verl_asks_for_twice_in_a_step_is_run_twice_with_other_seeds():
     async with groups(waits=True) as ours:
-        await asyncio.gather(*(ours.run(step_request(uid, 3)) for uid in ("one", "two")))
+        await asyncio.gather(*(ours.run(request(uid=uid, step=3)) for uid in ("one", "two")))
         rollouts = await ours.store.query_rollouts()
     assert len({one.metadata["seed"] for one in rollouts}) == 4
 
@@ -261,18 +251,11 @@ async def test_a_task_that_verl_asks_for_twice_in_a_step_is_run_twice_with_other
 async def test_rollouts_of_weights_that_a_later_start_has_not_are_not_used(waits):
     async with groups(waits=waits) as ours:
         ours.generation = Generation("a1", 1)
-        await ours.run(step_request("died", 4 if waits else 3))
+        step = 4 if waits else 3
+        await ours.run(request(uid="died", step=step))
         second = dataclasses.replace(ours, generation=Generation("a1", 2), since=(2, 1))
-        await second.run(step_request("again", 4 if waits else 3))
+        await second.run(request(uid="again", step=step))
         assert len(await ours.store.query_rollouts()) == 4
-
-
-def step_request(uid, step):
-    return GroupRequest(uid=uid, index=0, copies=2, validate=False, step=step)
-
-
-async def rollouts_after(store, number):
-    return (await store.query_rollouts())[number:]
 
 
 async def test_a_group_that_nobody_runs_ends_with_what_is_missing(caplog):
@@ -285,17 +268,10 @@ async def test_a_group_that_nobody_runs_ends_with_what_is_missing(caplog):
     assert "0 runners" in caplog.text
 
 
-async def claim(store):
-    while True:
-        for claimed in await store.dequeue_many_rollouts(limit=1):
-            return claimed
-        await asyncio.sleep(0.01)
-
-
 async def test_a_group_whose_model_went_away_is_not_run_again_after_its_limit():
     async with groups(timeout=2.0, runner=False) as ours:
         running = asyncio.create_task(ours.run(request(0)))
-        claimed = await claim(ours.store)
+        claimed = await ours.store.dequeue_rollout(wait_seconds=30)
         gone = agl.types.Failure(boundary="model", type="GatewayError", message="gone")
         await ours.store.update_attempt(claimed.rollout_id, "latest", status="failed", error=gone)
         answer = await asyncio.wait_for(running, 30)

@@ -86,9 +86,7 @@ def test_a_run_goes_on_bit_for_bit(agl, config, tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("thinks", [False, True])
-def test_calls_share_a_row_unless_the_template_drops_thoughts(
-    agl, config, tmp_path, tokenizer, thinks
-):
+def test_calls_share_a_row_unless_thoughts_are_dropped(agl, config, tmp_path, tokenizer, thinks):
     if thinks:  # an answer begins with <think>, of which later prompts show nothing
         tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
     tokenizer.save_pretrained(tmp_path / "own")

@@ -6,6 +6,7 @@ list of ``Rollout``; results are per rollout an array over its sampled tokens, i
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,14 +117,11 @@ def grpo_passk(batch: list[Rollout]) -> list[Array]:
     return spread(batch, result)
 
 
-def weights(batch: list[Rollout]) -> list[Array]:
-    """Each rollout weighs the same; they add up to 1."""
-    number = sum(1 for r in batch if r.length)
-    return [np.full(r.length, 1.0 / (number * r.length) if r.length else 0.0) for r in batch]
-
-
-def whiten(batch: list[Rollout], values: list[Array]) -> list[Array]:
-    w, x = np.concatenate(weights(batch)), np.concatenate(values)
+def whitened(values: list[Array]) -> list[Array]:
+    """Each rollout weighs the same, its tokens alike; the variance is unbiased."""
+    number = sum(1 for of_rollout in values if len(of_rollout))
+    w = np.concatenate([np.full(len(v), 1.0 / max(1, number * len(v))) for v in values])
+    x = np.concatenate(values)
     mean = float((w * x).sum())
     free = 1 - float((w * w).sum())
     if free < 1e-8:
@@ -133,7 +131,7 @@ def whiten(batch: list[Rollout], values: list[Array]) -> list[Array]:
 
 
 def reinforce_plus_plus_baseline(batch: list[Rollout]) -> list[Array]:
-    return whiten(batch, grpo(batch, normalise=False))
+    return whitened(grpo(batch, normalise=False))
 
 
 def gdpo(batch: list[Rollout], keys: list[str], weighs: list[float]) -> list[Array]:
@@ -142,7 +140,7 @@ def gdpo(batch: list[Rollout], keys: list[str], weighs: list[float]) -> list[Arr
         of_key = [Rollout(r.task, r.dimensions[key], r.masks) for r in batch]
         for sum_, part in zip(total, grpo(of_key), strict=True):
             sum_ += weight * part
-    return whiten(batch, total)
+    return whitened(total)
 
 
 def to_go(rewards: Array, gamma: float) -> Array:
@@ -156,7 +154,7 @@ def to_go(rewards: Array, gamma: float) -> Array:
 
 def reinforce_plus_plus(batch: list[Rollout], gamma: float) -> tuple[list[Array], list[Array]]:
     returns = [to_go(r.in_time, gamma) for r in batch]
-    return whiten(batch, returns), returns
+    return whitened(returns), returns
 
 
 def gae(batch: list[Rollout], gamma: float, lam: float) -> tuple[list[Array], list[Array]]:
@@ -171,7 +169,7 @@ def gae(batch: list[Rollout], gamma: float, lam: float) -> tuple[list[Array], li
                 advantages[t] += (gamma * lam) ** (k - t) * error
         raw.append(advantages)
     returns = [a + r.values for a, r in zip(raw, batch, strict=True)]
-    return whiten(batch, raw), returns
+    return whitened(raw), returns
 
 
 def optimal_token_baseline(batch: list[Rollout]) -> tuple[list[Array], list[Array]]:
@@ -223,3 +221,55 @@ def grpo_by_calls(batch: list[Rollout], normalise: bool = True) -> list[Array]:
             values[call.start : call.end] = value
         result.append(values)
     return result
+
+
+Rows = dict[str, dict[str, Any]]
+
+
+def sampled(rows: Rows, keys: list[str], name: str) -> Array:
+    """A field at the sampled tokens of a rollout's rows."""
+    pairs = [(rows[key].get(name, []), rows[key]["response_mask"]) for key in keys]
+    each = (pair for values, mask in pairs for pair in zip(values, mask, strict=False))
+    return np.array([value for value, bit in each if bit])
+
+
+def recorded(rows: Rows, kl_penalty: float = 0.0) -> tuple[list[Rollout], list[list[str]]]:
+    """The rollouts of one of verl's steps, and the keys of their rows in time."""
+    keys: dict[tuple[str, str], list[str]] = {}
+    for key, row in rows.items():
+        if not row["padding"]:
+            task, session, _ = key.split("_")
+            keys.setdefault((task, session), []).append(key)
+    batch: list[Rollout] = []
+    for (task, _), own in keys.items():
+        own.sort(key=lambda key: int(key.split("_")[2]))
+        masks = [rows[key]["response_mask"] for key in own]
+        one = Rollout(task, sum(rows[own[-1]]["rm_scores"]), masks)
+        for name in ("values", "sum_pi_squared"):
+            setattr(one, name, sampled(rows, own, name))
+        one.old = sampled(rows, own, "old_log_probs")
+        if kl_penalty:
+            one.penalties = kl_penalty * (sampled(rows, own, "ref_log_prob") - one.old)
+        batch.append(one)
+    return batch, list(keys.values())
+
+
+def check_step(
+    rows: Rows, reference: Any, constant: float | None = None, kl_penalty: float = 0.0
+) -> tuple[list[Rollout], list[list[str]]]:
+    """That a step wrote the advantages, returns and weights that the reference has; gives
+    ``recorded``. ``constant`` is dr_grpo's."""
+    batch, keys = recorded(rows, kl_penalty)
+    expected = reference(batch)
+    named = {"advantages": expected}
+    if isinstance(expected, tuple):
+        named = dict(zip(("advantages", "returns"), expected, strict=True))
+    weights = [len(rows) / (len(batch) * (constant or one.length)) for one in batch]
+    named["agl_weights"] = [np.full(r.length, w) for r, w in zip(batch, weights, strict=True)]
+    for name, per_rollout in named.items():
+        for own, values in zip(keys, per_rollout, strict=True):
+            np.testing.assert_allclose(sampled(rows, own, name), values, rtol=1e-5, atol=1e-5)
+        for row in rows.values():
+            bits = zip(row[name], row["response_mask"], strict=True)
+            assert not any(value for value, bit in bits if row["padding"] or not bit), name
+    return batch, keys

@@ -1,9 +1,7 @@
 """Advantages per rollout equal a NumPy reference written by hand, for every estimator."""
 
 import random
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 
 import maths_reference as ref  # noqa: E402
 

@@ -69,9 +69,7 @@ def test_the_guides_configuration_passes_verls_own_check(tmp_path):
     assert list(config.trainer.logger) == ["console"]
 
 
-def test_micro_batches_that_do_not_divide_the_rows_are_refused_before_the_start(
-    tmp_path, tiny_model
-):
+def test_micro_batches_that_do_not_divide_the_rows_are_refused_at_once(tmp_path, tiny_model):
     config = cpu_config(tiny_model, prompts_per_step=7, rollouts_per_prompt=3)
     with pytest.raises(ConfigError, match=r"ppo_micro_batch_size_per_gpu is 8.* the 21 rows"):
         whole(config, tmp_path)
