@@ -216,6 +216,13 @@ async def repeated_by_its_client(llm, server):
         await client.chat.completions.create(model=llm.model, messages=messages)
 
 
+async def completions_repeated_by_their_client(llm, server):
+    openai = pytest.importorskip("openai")
+    fails(server, 1)
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="x", max_retries=3) as client:
+        await client.completions.create(model=llm.model, prompt=[7, 8, 9])
+
+
 async def repeated_by_the_gateway(llm, server):
     fails(server, 1)
     assert await post(llm, "second") == 200
@@ -235,6 +242,7 @@ async def refused(llm, server):
     [
         (lambda *of: swallowed(400, *of), {}, 0, {"model_error": 1}),  # the request is to blame
         (repeated_by_its_client, {}, 0, {"infrastructure": 2}),  # the two failed calls themselves
+        (completions_repeated_by_their_client, {}, 0, {"infrastructure": 1}),
         (repeated_by_the_gateway, {"num_retries": 2}, 0, {}),
         (followed_by_another, {}, 1, {"infrastructure": 3}),
         (refused, {"run_budget": {"calls": 3}}, 1, {"infrastructure": 2}),

@@ -96,6 +96,8 @@ class ModelCallAttributes(StrEnum):
     """List of strings: fields of the server's answer that cannot be read, with the reasons."""
     CONTRADICTION = "agentlightning.response.contradiction"
     """String: how the server's answer contradicts itself, where it does."""
+    PROMPT_DIGEST = "agentlightning.request.prompt_digest"
+    """String: tells a prompt of token ids, or several prompts, from others."""
     OVERRIDDEN = "agentlightning.request.overridden"
     """List of strings: parameters that the gateway forced, parts of the request that it changed."""
     ERROR = "agentlightning.model_call.error"

@@ -179,7 +179,8 @@ def infrastructure_failure(spans: Sequence[Span], *, is_whole: bool = True) -> s
             last[asked] = max(span.sequence_id, last.get(asked, 0))
             end[asked] = max(span.end_time or 0.0, end.get(asked, 0.0))
     for span in failed:
-        asked = _asked(span) if Key.INPUT_MESSAGES in span.attributes else ""
+        is_known = {Key.INPUT_MESSAGES, Key.PROMPT_DIGEST} & span.attributes.keys()
+        asked = _asked(span) if is_known else ""
         is_closed = span.attributes.get(Key.STATUS_CODE) == CLIENT_GONE
         is_answered = last.get(asked, 0) > span.sequence_id or (
             is_closed and end.get(asked, 0.0) > (span.start_time or 0.0)
@@ -190,6 +191,6 @@ def infrastructure_failure(spans: Sequence[Span], *, is_whole: bool = True) -> s
 
 
 def _asked(span: Span) -> str:
-    keys = (Key.REQUEST_MODEL, Key.INPUT_MESSAGES, Key.TOOL_DEFINITIONS)
+    keys = (Key.REQUEST_MODEL, Key.INPUT_MESSAGES, Key.PROMPT_DIGEST, Key.TOOL_DEFINITIONS)
     # Agents can write spans of this form, too, with any values.
     return repr([span.attributes.get(key) for key in keys])

@@ -4,6 +4,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -200,6 +201,7 @@ class CallRecord:
             Key.AGENT_NAME.value: self.origin.agent_name or None,
             Key.REQUEST_MODEL.value: as_text(request.model),
             Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
+            Key.PROMPT_DIGEST.value: _digest(request.prompt),
             Key.TOOL_DEFINITIONS.value: _json(request.tools) or _json(request.functions),
             **{
                 f"gen_ai.request.{name}": _number(getattr(request, name))
@@ -297,6 +299,11 @@ def _json(raw: Raw) -> str | None:
 def _prompt(raw: Raw) -> str | None:
     """The prompt of completions as a message; of token ids, the ids are recorded."""
     return dumps([{"role": "user", "content": raw}]).decode() if bytes(raw)[:1] == b'"' else None
+
+
+def _digest(raw: Raw) -> str | None:
+    """Of a prompt that is no text."""
+    return sha256(raw).hexdigest()[:32] if bytes(raw)[:1] == b"[" else None
 
 
 def _number(value: Any) -> float | None:
