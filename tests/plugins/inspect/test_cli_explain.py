@@ -139,6 +139,11 @@ def test_what_is_not_there_is_named(explain):
         ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),
         ([one, "--token", "1"], "agl: --token counts within a row, or an answer; give"),
         ([one, "--step", "4"], f"agl: rollout {one!r} has no account of step 4\n"),
+        (
+            [one, "--call", "x", "--token", "0"],
+            f"agl: rollout {one!r} has no token 0 in a call 'x'",
+        ),
+        ([one, "--call", "c"], "agl: "),
     ):
         text = explain(*arguments, code=2)
         assert text.startswith(message)
@@ -186,8 +191,7 @@ def make(file="agl.yaml", of_before=False, is_said=True, **options: Any) -> list
 
 
 def why_of(explain: Any, *arguments: str) -> dict[str, Any]:
-    text = explain(*arguments, "--json")
-    return json.loads(text)["why"]
+    return json.loads(explain(*arguments, "--json"))["why"]
 
 
 @pytest.mark.parametrize("is_trained", [True, False])
@@ -258,9 +262,12 @@ def test_bound_of_a_ratio_is_the_one_of_its_algorithm_and_sign(explain, options,
         assert expected in clip["because"]
 
 
-def test_terms_add_up_to_what_the_token_adds(explain):
+def test_terms_add_up_to_what_the_token_adds_and_computed_again_are_the_same(explain):
     one, _, _ = make()
-    why = why_of(explain, one, "--row", "0", "--token", "5")
+    why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
+    numbers = why["again"]["numbers"]
+    assert [each["what"] for each in numbers] == ["credit", "mean of the group", "advantage"]
+    assert all(each["before"] == each["now"] for each in numbers)
     terms = {term["name"]: term["value"] for term in why["terms"]}
     # Rewards 1 and 0 are compared: mean 0.5, variance (1/4 + 1/4) / 1; three sampled tokens, and
     # two rollouts that are trained: a sixth of it.
@@ -286,22 +293,11 @@ def test_the_group_says_who_was_left_out_and_who_shares_a_number(explain):
     assert members[failed]["left_out"] == "no attempt of the rollout succeeded"
     text = explain(one, "--call", "0000000000000001", "--token", "1")
     assert "shared     by all 2 tokens of the answer" in text
-
-
-def test_a_token_that_was_not_trained_ends_with_nothing(explain):
-    _, _, failed = make()
+    # One that was not trained ends with nothing.
     why = why_of(explain, failed, "--call", f"{9:016x}", "--token", "0")
     assert why["bin"]["reason"] == "failed_attempt"
     assert why["terms"] == []
     assert why["call"]["advantage"] is None
-
-
-def test_computed_again_it_is_the_same(explain):
-    one, _, _ = make()
-    again = why_of(explain, one, "--row", "0", "--token", "5", "--again")["again"]
-    numbers = [number["what"] for number in again["numbers"]]
-    assert numbers == ["credit", "mean of the group", "advantage"]
-    assert all(number["before"] == number["now"] for number in again["numbers"])
 
 
 def test_a_reward_that_was_changed_since_comes_out(explain):
@@ -359,10 +355,3 @@ def test_an_estimator_of_ones_own_is_found_beside_its_runs_file(explain, tmp_pat
     assert why["again"]["problem"] == ""
     assert [number["now"] for number in why["again"]["numbers"]] == [1.0, 2.0]
     assert why["call"]["advantage_because"].endswith("(Two rewards); its reward: 1")
-
-
-def test_a_token_of_nothing_is_refused(explain):
-    one, _, _ = make()
-    text = explain(one, "--call", "x", "--token", "0", code=2)
-    assert text.startswith(f"agl: rollout {one!r} has no token 0 in a call 'x'; there is no such")
-    explain(one, "--call", "c", code=2)

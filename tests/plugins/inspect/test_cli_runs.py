@@ -30,14 +30,6 @@ def told(agl, *command: str) -> Any:
     return json.loads(agl(*command, "--json").out)
 
 
-def test_looking_at_runs_leaves_no_file_behind(agl, project):
-    run_id = begin(agl)
-    before = sorted(project.rglob("*"))
-    assert agl("runs").code == 0
-    assert told(agl, "runs", "show", run_id)["status"] == "finished"
-    assert sorted(project.rglob("*")) == before
-
-
 def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl):
     stopped = begin(agl, "algorithm.stop_after=1")
     other = Path("agl-runs/a-broken-one")
@@ -53,10 +45,11 @@ def test_damaged_store_is_named_and_stands_in_no_other_run_s_way(agl):
     refuses(agl, "store.db", "run", "agl.yaml", "--resume", "a-broken-one")
 
 
-def test_runs_are_listed(agl, project):
+def test_runs_are_listed_and_no_file_is_left_behind(agl, project):
     assert agl("runs").code == 0
     first = begin(agl, "algorithm.stop_after=1")
     second = begin(agl)
+    before = sorted(project.rglob("*"))
     rows = told(agl, "runs")
     names = ("run", "state", "starts", "algorithm", "step", "reward")
     expected = [(first, "stopped", 1, "learn", 1, 0.25), (second, "finished", 1, "learn", 2, 0.5)]
@@ -69,6 +62,8 @@ def test_runs_are_listed(agl, project):
     assert "agl-core" in text
     refuses(agl, "is the beginning of several runs", "runs", "show", "2")
     refuses(agl, f"the newest are: {first}, {second}", "runs", "show", "nope")
+    assert told(agl, "runs", "show", second)["status"] == "finished"
+    assert sorted(project.rglob("*")) == before
 
 
 def test_rewards_have_four_digits_in_tables_and_all_in_json(agl, project):
@@ -99,11 +94,15 @@ def test_folder_that_there_is_not_is_not_named(agl, project):
     assert (table.code, "here" in table.out, "there" in table.out) == (0, True, True), table.err
 
 
-def test_runs_are_compared_task_by_task(agl, project):
+def test_runs_are_compared_task_by_task_while_their_stores_are_in_use(agl, project):
     first = begin(agl, "algorithm.steps=1")
     (project / "tasks.jsonl").write_text('{"x": 1}\n{"x": 3}\n')
     second = begin(agl, "algorithm.rate=0.5")
-    found = told(agl, "runs", "compare", first, second)
+    store = SqliteLightningStore(f"agl-runs/{first}/store.db")  # as the run itself would have it
+    try:
+        found = told(agl, "runs", "compare", first, second)
+    finally:
+        asyncio.run(store.close())
     assert found["runs"] == [first, second]
     assert found["options"]["algorithm.rate"] == [0.1, 0.5]
     assert found["options"]["algorithm.steps"] == [1, 2]
@@ -117,20 +116,13 @@ def test_runs_are_compared_task_by_task(agl, project):
     assert 'train: {"x": 1}' in text
 
 
-def test_runs_are_compared_while_their_stores_are_in_use(agl):
-    run_id = begin(agl)
-    file = Path("agl-runs") / run_id / "store.db"
-    store = SqliteLightningStore(file)  # as the run itself would have it
-    try:
-        result = agl("runs", "compare", run_id, run_id, "--json")
-    finally:
-        asyncio.run(store.close())
-    assert result.code == 0, result.err
-    assert json.loads(result.out)["totals"]["rollouts succeeded"] == [4, 4]
-
-
-def test_run_is_deleted_with_its_folder_when_asked(agl, project):
+def test_run_is_deleted_with_its_folder_when_asked(agl, project, monkeypatch):
     first, second = begin(agl), begin(agl)
+    asked = mock.Mock(return_value=False)
+    monkeypatch.setattr("click.confirm", asked)
+    assert agl("runs", "delete", first).code == 1
+    assert f"Delete run {first} with 0 resources, 4 rollouts, 4 att" in asked.call_args.args[0]
+    assert len(told(agl, "runs")) == 2
     result = succeeds(agl, "runs", "delete", first, "--yes", "--json")
     said = json.loads(result.out)
     assert said.pop("spans") >= 4
@@ -140,15 +132,6 @@ def test_run_is_deleted_with_its_folder_when_asked(agl, project):
     assert agl("runs", "delete", second, "--yes", "--folder").code == 0
     assert not (project / "agl-runs" / second).exists()
     assert told(agl, "runs") == []
-
-
-def test_run_is_not_deleted_unless_its_user_agrees(agl, monkeypatch):
-    run_id = begin(agl)
-    asked = mock.Mock(return_value=False)
-    monkeypatch.setattr("click.confirm", asked)
-    assert agl("runs", "delete", run_id).code == 1
-    assert f"Delete run {run_id} with 0 resources, 4 rollouts, 4 att" in asked.call_args.args[0]
-    assert len(told(agl, "runs")) == 1
 
 
 def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
@@ -167,9 +150,8 @@ def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
 
 def test_folder_that_holds_more_than_the_run_is_not_removed(agl, project):
     run_id = begin(agl, "run_dir=.")
-    refuses(
-        agl, "without --folder", "runs", "--path", "store.db", "delete", run_id, "--yes", "--folder"
-    )
+    delete = ("runs", "--path", "store.db", "delete", run_id, "--yes", "--folder")
+    refuses(agl, "without --folder", *delete)
     assert (project / "tasks.jsonl").is_file()
 
 

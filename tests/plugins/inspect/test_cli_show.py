@@ -43,9 +43,8 @@ CONVERSATION = [
 
 
 def test_conversation_is_told_once_with_what_became_of_each_answer(show):
-    (rollout_id, *_) = filled(
-        lambda store: step(store, "final", CONVERSATION, [reward_span(0.0, 5)])
-    )
+    traces = (CONVERSATION, [reward_span(0.0, 5)])
+    (rollout_id, *_) = filled(lambda store: step(store, "final", *traces))
     text = show(rollout_id)
     lines = text.splitlines()
     assert lines[2] == "task     task"
@@ -97,18 +96,22 @@ def test_what_is_not_there_is_said(show):
     assert "'ro-' is the beginning of several: rollout ro-" in show("ro-", code=2)
     # What it has in its midst is no beginning, however many there are of those.
     assert show(one[5:], code=2).startswith(f"{unknown}{one[5:]!r}")
-    assert (
-        show(one, "--attempt", "3", code=2) == f"agl: rollout {one!r} has no attempt 3; it has 1\n"
-    )
+    no_third = f"agl: rollout {one!r} has no attempt 3; it has 1\n"
+    assert show(one, "--attempt", "3", code=2) == no_third
     assert "attempt  none yet\ntask     later\nreward   none was given" in show(waiting)
     assert "no algorithm has accounted for it" in show(one)
+
+
+def odd_reward(value: Any, number: int) -> Span:
+    attributes = {"agentlightning.reward.0.value": value}
+    return reward_span(0.0, number).model_copy(update={"attributes": attributes})
 
 
 def test_which_of_several_rewards_counts_is_said(show):
     given = [reward_span(value, n) for n, value in enumerate((0.2, 0.9), 1)]
     rollout_id = filled(lambda store: add(store, given)).rollout_id
     assert "\nreward   0.9 counts, of 0.2 (primary), 0.9 (primary)\n" in f"{show(rollout_id)}\n"
-    given[1] = given[1].model_copy(update={"attributes": {"agentlightning.reward.0.value": 1e308}})
+    given[1] = odd_reward(1e308, 2)
     given.insert(0, reward_span(0.1, 9).model_copy(update={"sequence_id": 0}))
     rollout_id = filled(lambda store: add(store, given)).rollout_id
     text = show(rollout_id)
@@ -117,12 +120,7 @@ def test_which_of_several_rewards_counts_is_said(show):
 
 
 def test_refused_rewards_are_said_to_be(show):
-    refused = [
-        reward_span(0.0, n).model_copy(update={"attributes": given})
-        for n, given in enumerate(
-            [{"agentlightning.reward.0.value": value} for value in ("high", 1e308)], 1
-        )
-    ]
+    refused = [odd_reward("high", 1), odd_reward(1e308, 2)]
     rollout_id = filled(lambda store: add(store, refused)).rollout_id
     why = "2 refused: reward 'primary' is '1e+308' (float); expected a number from -1e+12 to 1e+12"
     assert f"\nreward   {why}\n" in f"{show(rollout_id)}\n"
@@ -184,10 +182,7 @@ def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_c
     told = json.loads(show(f"{other}/{3:016x}", "--json"))
     assert (told["kind"], told["calls"][0]["fate"]["reward"]) == ("span", 0.0)
     assert told["calls"][0]["mask"] == [1, 1]
-
-
-def test_span_that_is_no_call_is_shown_with_its_attributes(show):
-    filled(lambda store: step(store, "final", GOOD))
+    # A span that is no call is shown with its attributes.
     assert "    agentlightning.reward.0.value: 1.0\n" in show(f"{2:016x}")
 
 
@@ -243,10 +238,8 @@ def test_run_is_shown_step_by_step(show):
     last = filled(fill)
     text = show("grpo-2026")
     assert text.startswith("run      grpo-20261122: grpo, ")
-    assert (
-        show("grpo-2026", "--tokens", "--attempt", "3", code=2)
-        == "agl: --attempt, --tokens does not go with run grpo-20261122\n"
-    )
+    refused = "agl: --attempt, --tokens does not go with run grpo-20261122\n"
+    assert show("grpo-2026", "--tokens", "--attempt", "3", code=2) == refused
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
     expected = [["0", "train", "2", "0.5", "0", "1"], ["1", "train", "1", "1", "1", "1"]]
     assert [row[:-1] for row in rows] == expected
