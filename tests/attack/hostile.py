@@ -34,9 +34,7 @@ KINDS = (
     *("multipart/form-data; boundary=x", "", ";", "*/*", "application/x-www-form-urlencoded"),
     *("application/xml", "application/json, text/plain", "\xff"),
 )
-ENCODINGS = (
-    *("br", "deflate", "zstd", "gzip, gzip", "GZIP", "gzip;q=0", "identity", "", "\xe9", "x"),
-)
+ENCODINGS = ("br", "deflate", "zstd", "gzip, gzip", "GZIP", "gzip;q=0", "identity", "", "\xe9", "x")
 EXTRAS = (
     *("Idempotency-Key: k", "Idempotency-Key: \xff", f"Idempotency-Key: {'k' * 9000}"),
     *("Idempotency-Key:", "AGL-Abandoned: 1", "Authorization: Bearer x", "Authorization: \xff"),

@@ -39,14 +39,11 @@ async def status_of(bench: Bench, path: str, token: str, body: bytes | None = No
 
 @BOTH
 async def test_pages_beside_the_store_are_for_admins_and_readers(open: bool) -> None:
-    pages = [
-        Route(path, later)
-        for path in ("/plugin/page", "/healthy", "/v1/agl/extra", "/v1/traces-of-all")
-    ]
-    async with serving(open=open, extra_routes=pages) as bench:
+    paths = ("/plugin/page", "/healthy", "/v1/agl/extra", "/v1/traces-of-all")
+    async with serving(open=open, extra_routes=[Route(path, later) for path in paths]) as bench:
         own = await bench.claim("mine")
         ids = own["rollout_id"], own["attempt"]["attempt_id"]
-        for path in ("/metrics", "/openapi.json", *(page.path for page in pages)):
+        for path in ("/metrics", "/openapi.json", *paths):
             for role in ("runner", "attempt", "model"):
                 token = await issue_token(bench.store, role, *(ids if role != "runner" else ()))
                 assert await status_of(bench, path, token) == (200 if open else 403), role

@@ -74,12 +74,12 @@ def test_unflatten_refuses_what_0_3_overwrites() -> None:
 
 
 def test_filter_and_unflatten_takes_the_prefix_off() -> None:
-    assert filter_and_unflatten_attributes({"a.b": 1, "a.c.0": 2, "x": 1}, "a") == {
-        "b": 1,
-        "c": [2],
-    }
-    assert filter_and_unflatten_attributes({"a.0": 1, "a.1": 2}, "a") == [1, 2]
-    assert filter_and_unflatten_attributes({"x": 1}, "a") == {}
+    for flat, nested in (
+        ({"a.b": 1, "a.c.0": 2, "x": 1}, {"b": 1, "c": [2]}),
+        ({"a.0": 1, "a.1": 2}, [1, 2]),
+        ({"x": 1}, {}),
+    ):
+        assert filter_and_unflatten_attributes(flat, "a") == nested
     with pytest.raises(ValueError, match="'a' is a value"):
         filter_and_unflatten_attributes({"a": 1}, "a")
 
@@ -154,11 +154,8 @@ def test_exception_has_opentelemetrys_attributes() -> None:
         attributes = format_exception_attributes(error)
     stacktrace = attributes.pop("exception.stacktrace")
     assert str(stacktrace).endswith("ValueError: too long\n")
-    assert attributes == {
-        "exception.type": "ValueError",
-        "exception.message": "too long",
-        "exception.escaped": True,
-    }
+    said = {"type": "ValueError", "message": "too long", "escaped": True}
+    assert attributes == {f"exception.{name}": value for name, value in said.items()}
 
 
 async def test_spans_of_get_tracer_belong_to_the_open_trace() -> None:

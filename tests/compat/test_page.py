@@ -39,8 +39,5 @@ def test_page_lists_what_is_refused_and_nothing_else() -> None:
 
 def test_page_begins_with_the_two_commands() -> None:
     block = PAGE.read_text("utf-8").split("```")[1]
-    assert block.splitlines() == [
-        "bash",
-        "pip uninstall agentlightning",
-        "python install.py agl-agentlightning",
-    ]
+    commands = ["pip uninstall agentlightning", "python install.py agl-agentlightning"]
+    assert block.splitlines() == ["bash", *commands]

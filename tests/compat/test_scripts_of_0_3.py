@@ -103,16 +103,12 @@ def test_c11_component_is_built_from_a_registry_with_optional_defaults() -> None
         optional_defaults={"thread_safe": lambda: True, "nothing": 1},
     )
     assert type(made) is agl.InMemoryLightningStore
-    with pytest.raises(TypeError, match="store: expected a Tracer, got a InMemoryLightningStore"):
-        agl.build_component(
-            "memory", expected_type=agl.Tracer, spec_name="store", registry=registry
-        )
+    wanted = {"expected_type": agl.Tracer, "spec_name": "tracer"}
+    with pytest.raises(TypeError, match="tracer: expected a Tracer, got a InMemoryLightningStore"):
+        agl.build_component("memory", registry=registry, **wanted)
     with pytest.raises(ValueError, match="'type' is missing"):
-        agl.build_component({}, expected_type=agl.Tracer, spec_name="tracer")
-    nothing = agl.build_component(
-        None, expected_type=agl.Tracer, spec_name="tracer", allow_none=True
-    )
-    assert nothing is None
+        agl.build_component({}, **wanted)
+    assert agl.build_component(None, allow_none=True, **wanted) is None
 
 
 def test_c21_trainer_has_defaults_and_attributes_of_0_3() -> None:
@@ -156,9 +152,8 @@ def test_records_that_are_set_say_what_to_call_instead() -> None:
 
 
 def test_proxy_and_adapter_are_given_by_options_path_or_instance() -> None:
-    by_options = agl.Trainer(
-        llm_proxy={"port": 4000}, adapter="agentlightning.adapter.TraceToMessages"
-    )
+    path = "agentlightning.adapter.TraceToMessages"
+    by_options = agl.Trainer(llm_proxy={"port": 4000}, adapter=path)
     assert isinstance(by_options.llm_proxy, agl.LLMProxy)
     assert by_options.llm_proxy.port == 4000
     assert isinstance(by_options.adapter, agl.TraceToMessages)
@@ -188,12 +183,8 @@ REWARD = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.va
 
 
 def trace() -> list[Span]:
-    root = span("ro-1.session", 1)
-    return [
-        root,
-        span("openai.chat.completion", 2, 1, **CALL),
-        span("agentlightning.annotation", 3, 1, **REWARD),
-    ]
+    root, call = span("ro-1.session", 1), span("openai.chat.completion", 2, 1, **CALL)
+    return [root, call, span("agentlightning.annotation", 3, 1, **REWARD)]
 
 
 def test_c14_entries_are_messages_and_tools_alone() -> None:

@@ -70,12 +70,8 @@ def test_block_runs_or_is_refused_by_name(block: Block, tmp_path: Path, echo_llm
     given = fill(block.given)
     script = tmp_path / "page.py"
     script.write_text("\n".join((given, *before, text, then)), encoding="utf-8")
-    run = python(
-        HERE / "run_block.py",
-        script,
-        cwd=tmp_path,
-        env={**os.environ, "MODEL_URL": echo_llm.url, **SERVER},
-    )
+    variables = {**os.environ, "MODEL_URL": echo_llm.url, **SERVER}
+    run = python(HERE / "run_block.py", script, cwd=tmp_path, env=variables)
     if block.refused:
         assert run.returncode == 1, run.stdout + run.stderr
         assert block.refused in run.stderr.rpartition("Error: ")[2], run.stderr

@@ -35,11 +35,8 @@ async def test_every_method_is_forwarded(facade):
 
             return note if name in methods else super().__getattribute__(name)
 
-    methods = {
-        name
-        for name, _ in inspect.getmembers(LightningStore, inspect.iscoroutinefunction)
-        if name != "call"
-    }
+    members = inspect.getmembers(LightningStore, inspect.iscoroutinefunction)
+    methods = {name for name, _ in members if name != "call"}
     called = []
     front = facade(Noted())
     for name in sorted(methods):

@@ -229,10 +229,8 @@ def test_run_goes_on_with_another_strategy(agl, project):
     others = ("algorithm.stop_after=null", "--force")
     succeeds(agl, "run", "--resume", "strategy.type=cs", f"strategy.server_port={port}", *others)
     (_, start) = stored(run_id)["generations"]
-    assert start["differences"] == [
-        "strategy.type: shm then, cs now",
-        "algorithm.stop_after: 1 then, None now",
-    ]
+    changed = ["strategy.type: shm then, cs now", "algorithm.stop_after: 1 then, None now"]
+    assert start["differences"] == changed
     refuses(agl, "config.yaml: strategy.nope: unknown", "run", "--resume", "strategy.nope=1")
 
 

@@ -103,11 +103,8 @@ def test_reading_undoes_writing(nested):
 
 def test_reading_makes_lists_of_counted_keys_only():
     flat = {"a.0.b": 1, "a.1.b": 2, "c.1": 3, "d.0": 4, "d.x": 5}
-    assert from_attributes(flat) == {
-        "a": [{"b": 1}, {"b": 2}],
-        "c": {"1": 3},
-        "d": {"0": 4, "x": 5},
-    }
+    nested = {"a": [{"b": 1}, {"b": 2}], "c": {"1": 3}, "d": {"0": 4, "x": 5}}
+    assert from_attributes(flat) == nested
 
 
 @pytest.mark.parametrize("flat", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}, {"a": {}, "a.b": 1}])

@@ -57,11 +57,8 @@ def test_files_of_chartqa_are_read(tasks: list[Any], tmp_path: Path) -> None:
 
     file = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(file, "JPEG")
-    picture = {"bytes": file.getvalue(), "path": None}
-    records = [
-        {"image": picture, "query": f"Which {n}?", "label": [str(n)], "human_or_machine": 0}
-        for n in range(3)
-    ]
+    about = {"image": {"bytes": file.getvalue(), "path": None}, "human_or_machine": 0}
+    records = [{"query": f"Which {n}?", "label": [str(n)], **about} for n in range(3)]
     source, out = tmp_path / "data", tmp_path / "out"
     source.mkdir()
     for part in ("train", "test"):

@@ -107,10 +107,8 @@ def test_musique_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert said.startswith("1 and 1 questions, 1 passages")
     monkeypatch.setenv("RAG_DATA_DIR", str(tmp_path / "data"))
 
-    train, test = scripts.wiki_tasks.load_tasks()
-    assert (
-        train == test == [{"question": "Where?", "private": {"answers": ["Oslo", "Christiania"]}}]
-    )
+    task = {"question": "Where?", "private": {"answers": ["Oslo", "Christiania"]}}
+    assert [*scripts.wiki_tasks.load_tasks()] == [[task], [task]]
     assert scripts.wiki_tasks.load_passages() == ["Oslo. A city."]
     monkeypatch.setenv("RAG_DATA_DIR", str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError, match="RAG_DATA_DIR"):

@@ -55,12 +55,10 @@ def test_every_reference_is_right_and_no_other_reference_of_its_database_is(task
     for task in tasks:
         databases = scripts.sql_tasks.databases_of(task)
         assert [path.stem for path in databases] == [task["db_id"], f"{task['db_id']}_2"]
-        rows = [
-            scripts.sql_execution.run_query(path, task["private"]["query"]).rows
-            for path in databases
-        ]
+        query = task["private"]["query"]
+        rows = [scripts.sql_execution.run_query(path, query).rows for path in databases]
         assert all(rows), task
-        results.setdefault(task["db_id"], {})[task["private"]["query"]] = rows
+        results.setdefault(task["db_id"], {})[query] = rows
 
     def same(rows: Any, expected: Any, ordered: bool) -> bool:
         pairs = zip(rows, expected, strict=True)
@@ -166,23 +164,27 @@ def test_missing_database_is_no_error_of_the_query(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_results_are_compared_as_rows() -> None:
-    rows = [("a", 1), ("b", 2)]
-    assert scripts.sql_execution.same_rows(rows[::-1], rows, ordered=False)
-    assert not scripts.sql_execution.same_rows(rows[::-1], rows, ordered=True)
-    assert scripts.sql_execution.same_rows([(1, "a"), (2, "b")], rows, ordered=True), (
-        "columns may change places"
-    )
-    assert not scripts.sql_execution.same_rows([(2, "a"), (1, "b")], rows, ordered=False), (
-        "but not their values"
-    )
-    assert not scripts.sql_execution.same_rows([("a", 1), ("a", 1), ("b", 2)], rows, ordered=False)
-    assert not scripts.sql_execution.same_rows([("a",), ("b",)], rows, ordered=False)
-    assert scripts.sql_execution.same_rows([(0.1 + 0.2, None)], [(0.3, None)], ordered=True)
-    assert scripts.sql_execution.same_rows([(2.0,)], [(2,)], ordered=True)
-    assert not scripts.sql_execution.same_rows([("2",)], [(2,)], ordered=True)
-    assert scripts.sql_execution.same_rows([], [], ordered=True)
-    assert scripts.sql_execution.same_rows([(1, 1, 2)], [(1, 2, 1)], ordered=True)
+ROWS = [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "ordered", "same"),
+    [
+        (ROWS[::-1], ROWS, False, True),
+        (ROWS[::-1], ROWS, True, False),
+        ([(1, "a"), (2, "b")], ROWS, True, True),  # columns may change places,
+        ([(2, "a"), (1, "b")], ROWS, False, False),  # but not their values
+        ([("a", 1), ("a", 1), ("b", 2)], ROWS, False, False),
+        ([("a",), ("b",)], ROWS, False, False),
+        ([(0.1 + 0.2, None)], [(0.3, None)], True, True),
+        ([(2.0,)], [(2,)], True, True),
+        ([("2",)], [(2,)], True, False),
+        ([], [], True, True),
+        ([(1, 1, 2)], [(1, 2, 1)], True, True),
+    ],
+)
+def test_results_are_compared_as_rows(rows, expected, ordered, same) -> None:
+    assert scripts.sql_execution.same_rows(rows, expected, ordered=ordered) == same
 
 
 def test_query_that_is_right_by_luck_in_one_database_is_wrong(folder: Path) -> None:
@@ -202,17 +204,13 @@ def test_wrong_reference_is_no_reward(database: Path) -> None:
 
 
 def test_answers_are_read() -> None:
-    assert (
-        scripts.sql_agent.find_query("Well:\n```sql\nSELECT 1\n```\nor\n```\nSELECT 2\n```.")
-        == "SELECT 2"
-    )
-    assert scripts.sql_agent.find_query(" SELECT 3 ") == "SELECT 3"
-    assert scripts.sql_agent.says_correct("The query is correct.")
-    assert not scripts.sql_agent.says_correct("THE QUERY IS INCORRECT")
-    assert not scripts.sql_agent.says_correct(
-        "It is not true that THE QUERY IS CORRECT; THE QUERY IS INCORRECT"
-    )
-    assert not scripts.sql_agent.says_correct("no idea")
+    agent, said = scripts.sql_agent, "Well:\n```sql\nSELECT 1\n```\nor\n```\nSELECT 2\n```."
+    assert agent.find_query(said) == "SELECT 2"
+    assert agent.find_query(" SELECT 3 ") == "SELECT 3"
+    assert agent.says_correct("The query is correct.")
+    assert not agent.says_correct("THE QUERY IS INCORRECT")
+    assert not agent.says_correct("Not true: THE QUERY IS CORRECT; THE QUERY IS INCORRECT")
+    assert not agent.says_correct("no idea")
 
 
 def nodes(outcome: Any) -> list[str]:

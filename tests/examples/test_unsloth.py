@@ -100,19 +100,16 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:
-    text = scripts.tiny_model.tool_call(3, 4)
-    [call] = scripts.tiny_server.find_calls(text)
+    text, server = scripts.tiny_model.tool_call(3, 4), scripts.tiny_server
+    [call] = server.find_calls(text)
     assert call["function"] == {"name": "calculate", "arguments": '{"expression": "3 + 4"}'}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    assert scripts.tiny_server.as_text(message) == {"role": "assistant", "content": text}
-    parts = [{"type": "text", "text": "7"}]
-    assert scripts.tiny_server.as_text({"role": "tool", "content": parts}) == {
-        "role": "tool",
-        "content": "7",
-    }
-    assert scripts.tiny_server.find_calls("<tool_call> {no json} </tool_call>") == []
-    assert scripts.tiny_server.find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
-    assert scripts.tiny_server.find_calls("### 7 ###") == []
+    assert server.as_text(message) == {"role": "assistant", "content": text}
+    parts = {"role": "tool", "content": [{"type": "text", "text": "7"}]}
+    assert server.as_text(parts) == {"role": "tool", "content": "7"}
+    assert server.find_calls("<tool_call> {no json} </tool_call>") == []
+    assert server.find_calls('<tool_call> {"name": "calculate"} </tool_call>') == []
+    assert server.find_calls("### 7 ###") == []
 
 
 def test_settings_for_a_gpu_are_taken_by_sft(tmp_path: Path) -> None:
@@ -121,20 +118,16 @@ def test_settings_for_a_gpu_are_taken_by_sft(tmp_path: Path) -> None:
 
     parser = argparse.ArgumentParser()
     scripts.sft_settings.add_options(parser)
-    with scripts.sft_settings.sft(parser.parse_args(["--out", str(tmp_path)])) as (
-        settings,
-        problems,
-    ):
+    options = parser.parse_args(["--out", str(tmp_path)])
+    with scripts.sft_settings.sft(options) as (settings, problems):
         trainer = agl.Trainer(algorithm=settings)  # it refuses options that there are not
     assert type(trainer.algorithm).__name__ == "SFT"
     assert len(problems) == 48
 
 
 def test_agent_runs_alone() -> None:
-    check_alone(
-        FOLDER / "math_agent.py",
-        scripts.scripted_llm.scripted_reply(scripts.math_agent.load_problems()),
-    )
+    reply = scripts.scripted_llm.scripted_reply(scripts.math_agent.load_problems())
+    check_alone(FOLDER / "math_agent.py", reply)
 
 
 def check_run(done: subprocess.CompletedProcess[str], folder: Path, iterations: int) -> None:

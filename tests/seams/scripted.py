@@ -55,10 +55,8 @@ def judge() -> EchoLLM:
 
 def judge_entry(server: EchoLLM) -> dict[str, Any]:
     """It, as the user writes it into the gateway's list of models."""
-    return {
-        "model_name": JUDGE,
-        "litellm_params": {"model": f"hosted_vllm/{JUDGE}", "api_base": server.url},
-    }
+    params = {"model": f"hosted_vllm/{JUDGE}", "api_base": server.url}
+    return {"model_name": JUDGE, "litellm_params": params}
 
 
 class Conversation:

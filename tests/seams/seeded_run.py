@@ -40,10 +40,8 @@ async def find_the_cat(task: dict, main_llm: agl.LLM, judge: agl.LLM | None = No
         )
         room = answer.choices[0].message.content
         letters += len(room)
-        messages += [
-            {"role": "assistant", "content": room},
-            {"role": "user", "content": house.look(room)},
-        ]
+        messages.append({"role": "assistant", "content": room})
+        messages.append({"role": "user", "content": house.look(room)})
     if judge is not None:
         client = client.with_options(base_url=judge.endpoint, api_key=judge.api_key, max_retries=2)
         await client.chat.completions.create(model=judge.model, messages=messages)

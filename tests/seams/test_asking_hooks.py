@@ -307,12 +307,8 @@ def test_an_update_that_returns_something_else_is_refused_by_name(returned, word
 
 
 def test_metrics_of_an_update_are_numbers(starts: Starts, caplog: Any) -> None:
-    starts.returns = lambda learned: {
-        **learned,
-        "of_numpy": np.float32(0.5),
-        "none": float("nan"),
-        "endless": np.inf,
-    }
+    own = {"of_numpy": np.float32(0.5), "none": float("nan"), "endless": np.inf}
+    starts.returns = lambda learned: {**learned, **own}
     starts.check_books(starts.start(steps=1))
     line = json.loads((starts.folder / "run/metrics.jsonl").read_text())
     assert (line["of_numpy"], line.keys() & {"none", "endless"}) == (0.5, set())

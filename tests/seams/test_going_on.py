@@ -346,11 +346,8 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
     with pytest.raises(AlgorithmError, match="machine dies"):
         starts.start(**options, steps=4)
     starts.dies_at_version = None
-    earlier = {"resume_from": origin.replace("000002", "000001")}
-    for change, words in (
-        (earlier, "which began from"),
-        ({"seed": 1}, "other options: seed: 0 then, 1 now"),
-    ):
+    earlier = ({"resume_from": origin.replace("000002", "000001")}, "which began from")
+    for change, words in (earlier, ({"seed": 1}, "other options: seed: 0 then, 1 now")):
         with pytest.raises(ConfigError, match=words):
             starts.start(in_memory=True, steps=4, **{**options, **change})
     done = starts.start(**options, steps=4)

@@ -39,10 +39,8 @@ def test_an_answer_that_the_adapter_left_out_as_it_was_cut_off_costs_as_one_at_t
     collected, ended
 ):
     options = WeighingOptions(max_tokens=4, overlong=2, estimator={"normalise_std": False})
-    batch = collected(
-        ended("cut", 0, [([1], [7] * 4, 1.0), ([1], [7], 1.0)]),
-        ended("short", 0, [([1], [7], 1.0)]),
-    )
+    short = ([1], [7], 1.0)
+    batch = collected(ended("cut", 0, [([1], [7] * 4, 1.0), short]), ended("short", 0, [short]))
     (row,) = batch.ended[0].rows
     batch.ended[0].rows = [row.only([1])]
     batch.ledger.exclude_row(row.only([0]), "truncated", "its answer was cut off")

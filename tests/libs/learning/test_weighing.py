@@ -53,14 +53,8 @@ def batch(collected, ended):
             return replace(ended(name, group, calls), rewards=dimensions)
 
         failed = ended("x", 1, [([1], [5], 9.0)], status="failed")
-        return collected(
-            one("a", 0, 1, 2),
-            one("b", 0, 1),
-            one("c", 0, 2),
-            one("d", 1, 1),
-            one("e", 1, 3),
-            failed,
-        )
+        first = one("a", 0, 1, 2), one("b", 0, 1), one("c", 0, 2)
+        return collected(*first, one("d", 1, 1), one("e", 1, 3), failed)
 
     return build
 
@@ -131,9 +125,8 @@ def test_calls_that_credit_tells_apart_are_compared_with_their_own_kind(batch):
             Credit(reward=0.5, group="one", step=StepCredit(group="s", reward=3.0, weight=2.0)),
             Credit(reward=4.0, group="two"),
         ]
-        second.credits = [
-            Credit(reward=0.0, group="one", step=StepCredit(group="s", reward=1.0, weight=2.0))
-        ]
+        step = StepCredit(group="s", reward=1.0, weight=2.0)
+        second.credits = [Credit(reward=0.0, group="one", step=step)]
         return given
 
     found = values(credited(), estimator="rloo")

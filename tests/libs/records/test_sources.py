@@ -11,17 +11,12 @@ from agl_records.calls.reader import model_calls
 from agl_records.calls.sources import read_call
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
-CALL = {
-    "id": "call_1",
-    "type": "function",
-    "function": {"name": "look", "arguments": '{"room": "kitchen"}'},
-}
+LOOK = {"name": "look", "arguments": '{"room": "kitchen"}'}
+CALL = {"id": "call_1", "type": "function", "function": LOOK}
 ANSWER = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 PARAMETERS = {"type": "object", "properties": {"room": {"type": "string"}}}
-TOOL = {
-    "type": "function",
-    "function": {"name": "look", "description": "Look", "parameters": PARAMETERS},
-}
+LOOKS = {"name": "look", "description": "Look", "parameters": PARAMETERS}
+TOOL = {"type": "function", "function": LOOKS}
 IDS = {Key.PROMPT_TOKEN_IDS: [1, 2, 3], Key.RESPONSE_TOKEN_IDS: [4, 5]}
 
 GATEWAY = {

@@ -24,18 +24,11 @@ def look_then_answer(request: dict) -> dict | str:
 async def look(client: "openai.AsyncOpenAI", stream: bool) -> None:
     """Ask, run the tool, ask again with the answer appended."""
     messages = [{"role": "user", "content": "who is here ?"}]
-    answer = (
-        (await client.chat.completions.create(model="echo", messages=messages, tools=TOOLS))
-        .choices[0]
-        .message
-    )
-    messages += [
-        answer.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": "call_1", "content": "an empty room"},
-    ]
-    last = await client.chat.completions.create(
-        model="echo", messages=messages, tools=TOOLS, stream=stream
-    )
+    about = {"model": "echo", "messages": messages, "tools": TOOLS}
+    answer = (await client.chat.completions.create(**about)).choices[0].message
+    messages.append(answer.model_dump(exclude_none=True))
+    messages.append({"role": "tool", "tool_call_id": "call_1", "content": "an empty room"})
+    last = await client.chat.completions.create(**about, stream=stream)
     if stream:
         async for _ in last:
             pass
@@ -48,19 +41,14 @@ async def recorded(store: InMemoryLightningStore, stream: bool) -> list[Span]:
         await proxy.start()
         rollout = await store.start_rollout(input="task")
         ids = rollout.rollout_id, rollout.attempt.attempt_id
+        about = {"api_key": "none", "default_headers": {"x-agl-agent": "looker"}}
         base_url = proxy.as_resource(*ids).endpoint
-        headers = {"x-agl-agent": "looker"}
-        async with openai.AsyncOpenAI(
-            base_url=base_url, api_key="none", default_headers=headers
-        ) as client:
+        async with openai.AsyncOpenAI(base_url=base_url, **about) as client:
             await look(client, stream)
         await proxy.stop()
     reward = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 1.0}
-    await store.add_span(
-        Span.from_attributes(
-            name=AGL_ANNOTATION, attributes=reward, rollout_id=ids[0], attempt_id=ids[1]
-        )
-    )
+    of = {"rollout_id": ids[0], "attempt_id": ids[1]}
+    await store.add_span(Span.from_attributes(name=AGL_ANNOTATION, attributes=reward, **of))
     return list(await store.query_spans(rollout.rollout_id))
 
 

@@ -120,11 +120,8 @@ def once(word: str) -> Callable[[str], bool]:
 
 
 async def test_records_of_any_id_are_the_same_on_both_sides(client, server):
-    resources = {
-        "llm": LLM(endpoint="http://x/v1", model="m"),
-        "prompt": PromptTemplate(template="{q}"),
-    }
-    update = await client.update_resources("beam/0 ü", resources)
+    llm, prompt = LLM(endpoint="http://x/v1", model="m"), PromptTemplate(template="{q}")
+    update = await client.update_resources("beam/0 ü", {"llm": llm, "prompt": prompt})
     assert update == await server.get_resources_by_id("beam/0 ü")
     assert update == await client.get_resources_by_id("beam/0 ü")
     assert await client.get_resources_by_id("latest") is None

@@ -43,10 +43,8 @@ async def attempt(server):
 
 
 def ids(attempt: AttemptedRollout) -> dict[str, str]:
-    return {
-        "agentlightning.rollout_id": attempt.rollout_id,
-        "agentlightning.attempt_id": attempt.attempt.attempt_id,
-    }
+    known = {"rollout_id": attempt.rollout_id, "attempt_id": attempt.attempt.attempt_id}
+    return {f"agentlightning.{name}": value for name, value in known.items()}
 
 
 def request(*spans: ProtoSpan, **resource: str) -> bytes:

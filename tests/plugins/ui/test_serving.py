@@ -54,10 +54,8 @@ def test_a_mistyped_filter_is_led_to_the_one_that_was_meant(serve, failures):
 
 
 def test_only_a_store_of_prompts_has_their_tab(serve, failures, prompted):
-    for file, key, has in (
-        (failures, "failures", False),
-        (prompted / "store.db", prompted.name, True),
-    ):
+    of_prompts = (prompted / "store.db", prompted.name, True)
+    for file, key, has in ((failures, "failures", False), of_prompts):
         assert (f'href="/s/{key}/prompts"' in page_of(f"{serve(file)}/s/{key}/rollouts")) == has
 
 

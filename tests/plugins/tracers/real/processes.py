@@ -39,12 +39,8 @@ async def curl(base_url: str) -> str:
 async def node(base_url: str) -> str:
     """An agent in JavaScript, which gets the address as OpenAI's client reads it."""
     folder = await asyncio.to_thread(node_folder)
-    variables = {
-        "OPENAI_BASE_URL": base_url,
-        "OPENAI_API_KEY": KEY,
-        "MODEL": "echo",
-        "AGENT_NAME": AGENT,
-    }
+    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": KEY}
+    variables |= {"MODEL": "echo", "AGENT_NAME": AGENT}
     return await _run("node", str(folder / "agent.mjs"), QUESTION, variables=variables)
 
 
