@@ -181,9 +181,8 @@ ALWAYS_REFUSED: list[Cheat] = [
     *(emits_its_reward, emits_a_grade),
 ]
 NEED_A_WALL: list[Cheat] = [searches_the_memory, asks_the_store, patches_the_runner]
-CHEATS = {
-    cheat.__name__: cheat for cheat in [*ALWAYS_REFUSED, *NEED_A_WALL, writes_a_grade_later, solves]
-}
+EVERY: list[Cheat] = [*ALWAYS_REFUSED, *NEED_A_WALL, writes_a_grade_later, solves]
+CHEATS = {cheat.__name__: cheat for cheat in EVERY}
 
 
 @agl.rollout(grade=score)

@@ -33,12 +33,8 @@ def outcome(module: str, name: str) -> str:
 
 def names_of(module: str) -> list[str]:
     """Without the marks of type checkers, which every module has."""
-    names = FACTS[module]["names"]
-    return [
-        name
-        for name, facts in names.items()
-        if name != "TYPE_CHECKING" and facts["kind"] not in TYPING
-    ]
+    names = FACTS[module]["names"].items()
+    return [name for name, one in names if name != "TYPE_CHECKING" and one["kind"] not in TYPING]
 
 
 @pytest.mark.parametrize("module", FACTS)

@@ -26,10 +26,7 @@ documents = pytest.mark.skipif(not SEEDS.is_dir(), reason="needs the documents o
 
 def blocks_of(document: str) -> dict[int, str]:
     text = (SEEDS / document).read_text(encoding="utf-8")
-    return {
-        text[: found.start()].count("\n") + 1: textwrap.dedent(found[2])
-        for found in FENCE.finditer(text)
-    }
+    return {text[: m.start()].count("\n") + 1: textwrap.dedent(m[2]) for m in FENCE.finditer(text)}
 
 
 @documents

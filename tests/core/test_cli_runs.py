@@ -173,9 +173,7 @@ def test_copy_of_a_run_goes_on_as_itself_where_its_folder_is_named(agl, project)
 
 @pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "copied"])
 @pytest.mark.parametrize("how", [["--resume"], ["--resume", "RUN"], ["agl.yaml", "--resume"]])
-def test_project_that_was_moved_or_copied_goes_on_where_it_is(
-    agl, project, is_moved, how, monkeypatch
-):
+def test_moved_or_copied_project_goes_on_where_it_is(agl, project, is_moved, how, monkeypatch):
     first, second = project / "first", project / "second"
     first.mkdir()
     for name in ("runs_agent.py", "runs_learn.py", "tasks.jsonl", "agl.yaml"):

@@ -188,9 +188,7 @@ def test_runner_starts_where_a_fork_has_reset_the_wakeup_descriptor():
 
 
 @pytest.mark.parametrize(("is_orphan", "becomes"), [(False, "failed"), (True, "requeuing")])
-async def test_the_death_of_the_supervisor_costs_a_rollout_no_attempt(
-    memory_store, is_orphan, becomes
-):
+async def test_death_of_the_supervisor_costs_a_rollout_no_attempt(memory_store, is_orphan, becomes):
     name = worker_name(0, pid=1)
     config = agl.RolloutConfig(max_attempts=1, retry_condition=["unresponsive"])
     claimed = await memory_store.start_rollout(0, config=config, worker_id=name)

@@ -99,9 +99,7 @@ async def test_thread_without_context_belongs_to_the_only_open_trace(tracer, con
     assert await names(context) == ["library", "agentlightning.annotation"]
 
 
-async def test_thread_pool_of_an_agent_belongs_to_each_of_its_rollouts_in_turn(
-    memory_store, tracer
-):
+async def test_thread_pool_of_an_agent_belongs_to_each_of_its_rollouts(memory_store, tracer):
     work, done = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
 
     def pool() -> None:
@@ -147,9 +145,7 @@ async def test_thread_that_is_older_than_the_trace_is_never_guessed_to_belong_to
     assert "outside every open trace context" in str(errors[0])
 
 
-async def test_thread_without_context_belongs_to_none_of_several_traces(
-    memory_store, caplog, tracer
-):
+async def test_thread_without_context_belongs_to_none_of_several_traces(memory_store, tracer):
     first, second = await ids(memory_store), await ids(memory_store)
     before = ROUTER.num_unattributed
     async with tracer.trace_context(**first), tracer.trace_context(**second):

@@ -190,10 +190,8 @@ def test_scripts_say_what_is_missing(charts: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_from_what_was_read_off(charts: Path, tmp_path: Path) -> None:
     pytest.importorskip("agl_torch")
-    done = run_script(
-        *(FOLDER / "train_chartqa_agent.py", "tiny", "--out", tmp_path),
-        CHARTQA_DATA_DIR=str(charts),
-    )
+    command = (FOLDER / "train_chartqa_agent.py", "tiny", "--out", tmp_path)
+    done = run_script(*command, CHARTQA_DATA_DIR=str(charts))
     assert "take token ids and no images" in done.stdout
     # Each of 64 rollouts looked at its chart twice.
     assert [step["calls/excluded/other_model"] for step in learned(tmp_path)] == [128] * 10

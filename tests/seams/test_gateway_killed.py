@@ -113,9 +113,7 @@ async def test_an_attempt_whose_gateway_was_killed_fails(gateways, store):
 
 
 @pytest.mark.timeout(60)
-async def test_an_agent_that_raises_as_its_gateway_was_killed_fails_for_the_same_reason(
-    gateways, store
-):
+async def test_an_agent_that_raises_as_its_gateway_is_killed_fails_for_that_reason(gateways, store):
     @agl.rollout
     async def agent(task: str, llm: agl.LLM) -> float:
         gateways.kill()

@@ -279,9 +279,7 @@ async def test_reward_that_a_hook_adds_at_the_end_is_the_final_one(run_all, memo
 @pytest.mark.parametrize(
     "slow", ["on_rollout_start", "on_trace_start", "on_trace_end", "gateway", "on_rollout_end"]
 )
-async def test_attempt_gives_signs_of_life_whatever_it_waits_for(
-    run_all, memory_store, monkeypatch, slow
-):
+async def test_attempt_shows_life_whatever_it_waits_for(run_all, memory_store, monkeypatch, slow):
     async def last_beat(rollout: agl.Rollout) -> float:
         attempt = await memory_store.get_latest_attempt(rollout.rollout_id)
         assert attempt.status in ("preparing", "running")

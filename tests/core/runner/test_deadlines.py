@@ -89,9 +89,7 @@ async def test_runner_that_shall_be_replaced_says_so(run_all, memory_store):
     assert hung.attempt.status == "timeout"
 
 
-async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
-    run_all, memory_store, monkeypatch
-):
+async def test_coroutine_that_blocks_its_loop_stops_no_run(run_all, memory_store, monkeypatch):
     monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
     release, beside = threading.Event(), threading.Event()
 
@@ -115,9 +113,7 @@ async def test_coroutine_that_blocks_its_loop_does_not_stop_the_run(
     assert after.status == "succeeded"
 
 
-async def test_coroutine_that_ignores_its_cancellation_counts_as_stuck(
-    run_all, memory_store, monkeypatch
-):
+async def test_coroutine_that_ignores_its_cancellation_is_stuck(run_all, memory_store, monkeypatch):
     monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
 
     async def agent(task):
@@ -148,9 +144,7 @@ async def test_cancelled_rollout_stops_its_coroutine(run_all, until, memory_stor
     assert rollout.attempt.error.boundary == "cancelled"
 
 
-async def test_result_that_comes_too_late_is_logged_and_the_run_goes_on(
-    run_all, memory_store, caplog
-):
+async def test_result_that_comes_too_late_is_logged_and_ends_no_run(run_all, memory_store, caplog):
     async def agent(task, rollout):
         if task == "late":
             await memory_store.update_attempt(

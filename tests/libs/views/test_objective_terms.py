@@ -95,9 +95,7 @@ def test_where_not_all_of_a_rollout_is_read_its_weight_is_not_known():
     ("options", "sampled_by", "is_known"),
     [({}, "2", True), ({"epochs": 2}, "2", False), ({}, "1", False), ({}, None, False)],
 )
-def test_ratio_is_known_only_of_one_pass_with_the_weights_that_sampled(
-    options, sampled_by, is_known
-):
+def test_ratio_is_known_of_one_pass_with_the_weights_that_sampled(options, sampled_by, is_known):
     why = replace(WHY, step=replace(STEP, sampled_by=sampled_by))
     terms = {one.name: one for one in terms_of(why, {**GRPO, **options})}
     assert terms["clip"].value == (0.0 if is_known else None)

@@ -178,9 +178,7 @@ async def paged(ask, store, wanted: Wanted, is_counted: bool = False) -> list[st
     ],
     ids=str,
 )
-async def test_each_order_has_the_same_rows_with_and_without_a_file(
-    store, monkeypatch, about, many
-):
+async def test_each_order_has_the_same_rows_with_or_without_a_file(store, monkeypatch, about, many):
     if many:
         monkeypatch.setattr(rollout_table, "MANY", many)
     by_id = {one.rollout_id: one for one in await store.query_rollouts()}
