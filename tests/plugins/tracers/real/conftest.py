@@ -12,22 +12,7 @@ from agl.errors import BrokenComponentError
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-NETWORK: list[str] = []
-"""Addresses outside of this machine that something tried to reach."""
-
-
-def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "socket.getaddrinfo":
-        host = arguments[0]
-        host = host.decode() if isinstance(host, bytes) else host
-        if host not in (None, "127.0.0.1", "localhost", "::1", "0.0.0.0"):
-            NETWORK.append(f"look-up of {host}")
-            raise OSError(f"the network is closed in these tests: look-up of {host}")
-    elif event == "socket.connect":
-        address = arguments[1]
-        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1"):
-            NETWORK.append(f"connection to {address}")
-            raise OSError(f"the network is closed in these tests: connection to {address}")
+import closed_network
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    sys.addaudithook(_watch)
+    sys.addaudithook(closed_network.watch)
     config.stash[CAPTURED] = {}
 
 
@@ -105,10 +90,10 @@ def keys_are_there_and_nothing_leaves(monkeypatch, tracer_name):
     """As on a user's machine: API keys are set. Nobody may use them."""
     for name in ("AGENTOPS_API_KEY", "OPENAI_API_KEY", "WANDB_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "sk-must-not-leave")
-    NETWORK.clear()
+    closed_network.left.clear()
     monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
     # Of the framework itself; the other tracers replace where it sends its traces.
     if tracer_name == "otel":
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
     yield
-    assert NETWORK == []
+    assert closed_network.left == []
