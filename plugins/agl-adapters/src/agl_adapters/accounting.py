@@ -72,19 +72,6 @@ def leave_out(
         ledger.exclude(_exclusion_of_reward(span, reason, detail))
 
 
-def _exclusion(
-    call: ModelCall, reason: ExclusionReason, detail: str, credit: Credit | None = None
-) -> Exclusion:
-    return Exclusion(
-        call_id=call.call_id,
-        rollout_id=call.rollout_id,
-        attempt_id=call.attempt_id,
-        reason=reason,
-        detail=detail,
-        credit=credit,
-    )
-
-
 def exclude_all(
     call: ModelCall,
     reason: ExclusionReason,
@@ -95,22 +82,22 @@ def exclude_all(
     """Exclude a call; of one with several answers all, those that were not used as such."""
     for part in call.parts():
         if reason in OF_ANSWERS and call.choice not in (None, part.choice):
-            ledger.exclude(_unused_choice(part, call))
+            _exclude_unused(part, call, ledger)
         else:
-            ledger.exclude(_exclusion(part, reason, detail, credit))
+            ledger.exclude_call(part, reason, detail, credit)
 
 
 def used_answer(call: ModelCall, ledger: Ledger) -> ModelCall:
     """The answer of several that was used, as a call; the others are excluded."""
     for part in call.parts():
         if part.choice != call.choice:
-            ledger.exclude(_unused_choice(part, call))
+            _exclude_unused(part, call, ledger)
     return call.part(call.choice or 0)
 
 
-def _unused_choice(part: ModelCall, call: ModelCall) -> Exclusion:
+def _exclude_unused(part: ModelCall, call: ModelCall, ledger: Ledger) -> None:
     used = f"answer {call.choice} of {len(call.choices)}, from 0, was used"
-    return _exclusion(part, "unused_choice", used)
+    ledger.exclude_call(part, "unused_choice", used)
 
 
 def _exclusion_of_reward(span: Span, reason: ExclusionReason, detail: str) -> Exclusion:

@@ -23,7 +23,7 @@ from agl_records.credit import CreditRule, check_credits
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
 from agl_records.training_data import ModelCall, TrainedModel, TrainingRow
-from agl_records.types import Credit, Exclusion, ExclusionReason
+from agl_records.types import Credit, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
 WrongToolCalls = Literal["train", "exclude"]
@@ -131,9 +131,7 @@ class TraceToRows(RowsAdapter):
                 if rollout_id in used
                 else next(why for key, why in unused.items() if key[0] == rollout_id)
             )
-            result.ledger.exclude(
-                Exclusion(kind="rollout", rollout_id=rollout_id, reason=reason, detail=detail)
-            )
+            result.ledger.exclude_rollout(rollout_id, reason, detail)
         return result
 
     def _adapt_attempt(

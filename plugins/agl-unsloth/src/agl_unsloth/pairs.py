@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from agl.errors import AlgorithmError
 from agl_learning.collect.step_metrics import usable_rows, why_nothing
 from agl_learning.pairs import Pairing, preference_pairs
-from agl_records.types import Exclusion
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
@@ -130,17 +129,12 @@ def _account(
     for call in range(len(row.call_ids)):
         if call in kept:
             continue
-        long = (position, call) in too_long
-        ledger.exclude(
-            Exclusion(
-                call_id=row.call_ids[call],
-                rollout_id=row.rollout_id,
-                attempt_id=row.attempt_id,
-                reason="over_length" if long else "not_paired",
-                detail="prompt and answer are longer than max_length"
-                if long
-                else "no other rollout of its task answered this prompt otherwise, for another "
-                "reward, and was free to be paired",
-                credit=row.credits[call],
+        if (position, call) in too_long:
+            why = ("over_length", "prompt and answer are longer than max_length")
+        else:
+            why = (
+                "not_paired",
+                "no other rollout of its task answered this prompt otherwise, for another reward, "
+                "and was free to be paired",
             )
-        )
+        ledger.exclude_row(row.only([call]), *why)

@@ -249,17 +249,8 @@ def _book(
     """Calls that are kept are trained, and the others are excluded."""
     for n, advantage in enumerate(advantages):
         if n not in kept:
-            ledger.exclude(
-                Exclusion(
-                    call_id=row.call_ids[n],
-                    rollout_id=row.rollout_id,
-                    attempt_id=row.attempt_id,
-                    reason="zero_advantage",
-                    detail=f"{equal}: {advantage.because}",
-                    credit=row.credits[n],
-                    advantage=advantage,
-                )
-            )
+            detail = f"{equal}: {advantage.because}"
+            ledger.exclude_row(row.only([n]), "zero_advantage", detail, [advantage])
     if kept:
         ledger.train(row.only(kept), [advantages[n] for n in kept], number)
 

@@ -28,7 +28,7 @@ from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import model_calls
 from agl_records.credit import Conversation, GroupRule, Score, check_scores
 from agl_records.training_data import TrainedModel
-from agl_records.types import Exclusion, ExclusionReason
+from agl_records.types import ExclusionReason
 from agl_runs.failures import RolloutFailure
 
 logger = logging.getLogger("agl.learning")
@@ -221,18 +221,9 @@ class Judging:
         calls = model_calls(await self._store.query_spans(rollout.rollout_id))
         for call in [part for one in calls for part in one.parts()]:
             ledger.add_call(call)
-            of_call = {name: getattr(call, name) for name in ("call_id", "attempt_id")}
-            of_call["rollout_id"] = rollout.rollout_id
-            ledger.exclude(Exclusion(**of_call, reason="judge", detail=detail))
+            ledger.exclude_call(call, "judge", detail)
         if not calls:
-            ledger.exclude(
-                Exclusion(
-                    kind="rollout",
-                    rollout_id=rollout.rollout_id,
-                    reason="no_calls",
-                    detail="the judge could not be asked",
-                )
-            )
+            ledger.exclude_rollout(rollout.rollout_id, "no_calls", "the judge could not be asked")
 
 
 def _give(one: Ended, reward: float, because: str) -> None:

@@ -20,7 +20,7 @@ from agl_records.final_rewards import graded_only
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowSet
 from agl_records.training_data import TrainedModel
-from agl_records.types import OF_OTHERS, Exclusion, ExclusionReason
+from agl_records.types import OF_OTHERS
 from agl_runs.failures import Failures, RolloutFailure, failure_of
 
 logger = logging.getLogger("agl.learning")
@@ -61,7 +61,7 @@ class Reader:
             spans = await self.store.query_spans(rollout.rollout_id)
         except DamagedRecordError as error:
             one.problem, one.unusable = str(error), ("malformed", str(error))
-            _exclude(rollout, *one.unusable, ledger)
+            ledger.exclude_rollout(rollout.rollout_id, *one.unusable)
             return one
         attempts = list(await self.store.query_attempts(rollout.rollout_id))
         used = next((a for a in reversed(attempts) if a.status == "succeeded"), None)
@@ -122,7 +122,7 @@ class Reader:
             why = f"its spans cannot be read: {type(error).__name__}: {error}"
             logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
             one.unusable = ("malformed", why)
-            _exclude(rollout, *one.unusable, ledger)
+            ledger.exclude_rollout(rollout.rollout_id, *one.unusable)
             return
         if not hasattr(adapted, "rows") or not hasattr(adapted, "ledger"):
             raise ConfigError(
@@ -135,7 +135,7 @@ class Reader:
         ledger.merge(read.ledger)
         if not attempts:
             why = f"it ended as {rollout.status} before any attempt began"
-            _exclude(rollout, "not_run", why, ledger)
+            ledger.exclude_rollout(rollout.rollout_id, "not_run", why)
 
 
 def _penalty_span(attempt: Attempt, spans: Sequence[Span], reward: float) -> Span:
@@ -176,13 +176,6 @@ def _tokens_left_out(
         sampled, given = sampled + len(answer), given + len(prompt) - known
         begun += [prompt, prompt + answer]
     return sampled, given
-
-
-def _exclude(rollout: Rollout, reason: ExclusionReason, detail: str, ledger: Ledger) -> None:
-    ledger.add_rollout(rollout.rollout_id)
-    ledger.exclude(
-        Exclusion(kind="rollout", rollout_id=rollout.rollout_id, reason=reason, detail=detail)
-    )
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -85,25 +85,17 @@ def leave_out(
     Raises:
         AlgorithmError: It says that it used others than it was given.
     """
-    given, taken = {id(one): one.row for one in rows}, {id(one) for one in used}
-    if taken - given.keys():
+    taken = {id(one) for one in used}
+    if unknown := taken - {id(one) for one in rows}:
         raise AlgorithmError(
-            f"update returned {len(taken - given.keys())} rows that it was not given. Return "
-            "some of those that it was"
+            f"update returned {len(unknown)} rows that it was not given. Return some of those that "
+            "it was"
         )
-    left = [row for key, row in given.items() if key not in taken]
+    left = [one.row for one in rows if id(one) not in taken]
     calls = {(row.rollout_id, row.attempt_id, one) for row in left for one in row.call_ids}
     unused = [item for item in ledger.trained if item.key in calls]
     ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
+    names = ("rollout_id", "attempt_id", "call_id", "credit", "advantage")
     for item in unused:
-        ledger.exclude(
-            Exclusion(
-                rollout_id=item.rollout_id,
-                attempt_id=item.attempt_id,
-                call_id=item.call_id,
-                credit=item.credit,
-                advantage=item.advantage,
-                reason=reason,
-                detail=detail,
-            )
-        )
+        kept = {name: getattr(item, name) for name in names}
+        ledger.exclude(Exclusion(**kept, reason=reason, detail=detail))

@@ -15,6 +15,7 @@ from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
     Advantage,
     CallKey,
+    Credit,
     Exclusion,
     ExclusionReason,
     ItemKind,
@@ -90,12 +91,9 @@ class Ledger:
             advantages: One per call of it.
             number: Which row of its rollout it is, from 0.
         """
-        given = [None] * len(row.call_ids) if advantages is None else list(advantages)
         versions = row.model_versions or [None] * len(row.call_ids)
-        for call, advantage, version in zip(_calls_of(row), given, versions, strict=True):
-            self.trained.append(
-                Trained(**call, row=number, model_version=version, advantage=advantage)
-            )
+        for call, version in zip(_calls_of(row, advantages), versions, strict=True):
+            self.trained.append(Trained(**call, row=number, model_version=version))
 
     def use_reward(self, rollout_id: str, attempt_id: str, span_id: str) -> None:
         """A reward reached at least one call."""
@@ -107,9 +105,27 @@ class Ledger:
         """One item trained nothing."""
         self.exclusions.append(exclusion)
 
-    def exclude_row(self, row: TrainingRow, reason: ExclusionReason, detail: str = "") -> None:
-        """No call of ``row`` was trained."""
-        for call in _calls_of(row):
+    def exclude_rollout(self, rollout_id: str, reason: ExclusionReason, detail: str) -> None:
+        """A rollout, which is announced with this, trained nothing, whatever its calls did."""
+        self.add_rollout(rollout_id)
+        self.exclude(Exclusion(kind="rollout", rollout_id=rollout_id, reason=reason, detail=detail))
+
+    def exclude_call(
+        self, call: ModelCall, reason: ExclusionReason, detail: str, credit: Credit | None = None
+    ) -> None:
+        """A call was not trained, whatever it got."""
+        ids = {name: getattr(call, name) for name in ("rollout_id", "attempt_id", "call_id")}
+        self.exclude(Exclusion(**ids, reason=reason, detail=detail, credit=credit))
+
+    def exclude_row(
+        self,
+        row: TrainingRow,
+        reason: ExclusionReason,
+        detail: str = "",
+        advantages: Iterable[Advantage | None] | None = None,
+    ) -> None:
+        """No call of ``row`` was trained; ``advantages`` are what they got all the same."""
+        for call in _calls_of(row, advantages):
             self.exclude(Exclusion(**call, reason=reason, detail=detail))
 
     def merge(self, other: "Ledger") -> None:
@@ -259,12 +275,15 @@ class Ledger:
         return ledger
 
 
-def _calls_of(row: TrainingRow) -> list[dict[str, Any]]:
+def _calls_of(
+    row: TrainingRow, advantages: Iterable[Advantage | None] | None
+) -> list[dict[str, Any]]:
     """Per call of a row, what a bin has of it."""
     ids = {"rollout_id": row.rollout_id, "attempt_id": row.attempt_id}
+    given = [None] * len(row.call_ids) if advantages is None else advantages
     return [
-        {**ids, "call_id": call_id, "credit": credit}
-        for call_id, credit in zip(row.call_ids, row.credits, strict=True)
+        {**ids, "call_id": call_id, "credit": credit, "advantage": advantage}
+        for call_id, credit, advantage in zip(row.call_ids, row.credits, given, strict=True)
     ]
 
 
