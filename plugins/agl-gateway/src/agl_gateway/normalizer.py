@@ -7,9 +7,7 @@ pieces are told apart, arguments are JSON text, and an answer ends once.
 
 import json
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -271,8 +269,6 @@ def read_whole(body: bytes) -> WholeAnswer:
     try:
         if error := answer.get("error"):
             raise _reported(error)
-        with suppress(KeyError, TypeError):  # as an agent counts them
-            answer["choices"].sort(key=itemgetter("index"))
         for choice in answer["choices"]:
             (part,) = Normalizer().take_message(answer, choice)["choices"]
             if "message" in choice:

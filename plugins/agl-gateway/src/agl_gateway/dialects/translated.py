@@ -1,6 +1,8 @@
 """A call whose agent speaks another API than its backend, which is asked for a chat completion."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,6 +105,8 @@ class Translated(Exchange):
         choices = completion["choices"]
         if not choices or "message" not in choices[0]:
             raise ValueError("it has no list of choices with messages")
+        with suppress(KeyError, TypeError):  # the record begins with this one, too
+            choices.sort(key=itemgetter("index"))
         try:
             return dumps(self._translate(completion, choices[0]))
         except WRONG_FORM as failure:
