@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.interpreter import AGL, python, started
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -98,10 +99,7 @@ def run(script: str, *arguments: str, llm: EchoLLM, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AGL_")}
     environment |= {"OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
     environment["AGL_SERVER_PORT"] = "0"  # other tests run beside this one
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / script), *arguments],
-        env=environment, cwd=cwd, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    done = python(EXAMPLE / script, *arguments, env=environment, cwd=cwd, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -109,9 +107,8 @@ def run(script: str, *arguments: str, llm: EchoLLM, cwd: Path) -> str:
 @pytest.mark.slow
 def test_room_selector_learns_which_room_to_take(llm, seen, tmp_path) -> None:
     models = ["--model", "agent", "--gradient-model", "critic", "--edit-model", "editor"]
-    output = run(
-        "room_selector_apo.py", *models, "--rounds", "1", "--runners", "2", llm=llm, cwd=tmp_path
-    )
+    sizes = ["--rounds", "1", "--runners", "2"]
+    output = run("room_selector_apo.py", *models, *sizes, llm=llm, cwd=tmp_path)
     assert "accepted: True" in output
     assert output.strip().endswith(HINT)
     critiques = [text for text in seen if "You review the prompts" in text]
@@ -122,16 +119,12 @@ def test_room_selector_learns_which_room_to_take(llm, seen, tmp_path) -> None:
 
 
 def test_custom_algorithm_runs_as_three_processes(llm, tmp_path) -> None:
-    agl_store = subprocess.Popen(
-        [sys.executable, "-c", "from agl.cli import main; main()", "store", "--port", "0",
-         "--backend", "memory"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    kept: dict[str, Any] = {"stderr": subprocess.STDOUT, "text": True, "cwd": tmp_path}
+    agl_store = started(*AGL, "store", "--port", "0", "--backend", "memory", **kept)
     try:
         assert agl_store.stdout is not None
-        url = next(
-            found[0] for line in agl_store.stdout if (found := re.findall(r"http://\S+:\d+", line))
-        )
+        found = (re.search(r"http://\S+:\d+", line) for line in agl_store.stdout)
+        url = next(one[0] for one in found if one)
         environment = {**os.environ, "OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
         script = str(EXAMPLE / "apo_custom_algorithm.py")
         runner = subprocess.Popen([sys.executable, script, "runner", "--url", url], env=environment)
@@ -189,10 +182,8 @@ def test_prompts_are_proposed_from_recorded_attempts_alone(tmp_path: Path) -> No
         return "Answer in French." if "Critique:\nIt is curt." in text else "It is curt."
 
     with EchoLLM(model) as llm:
-        environment = {**os.environ, "OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
-        command = [sys.executable, str(EXAMPLE / "recorded_attempts.py"), str(file), "--edits", "1"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
+        output = run("recorded_attempts.py", str(file), "--edits", "1", llm=llm, cwd=tmp_path)
+    assert output.splitlines() == [
         "left out: 1 lines without a reward or a system message",
         "0.600 over 1 attempts: 'Answer the guest kindly.'",
         "0.200 over 1 attempts: 'Answer the guest.'",

@@ -5,7 +5,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -16,19 +15,18 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
+from tests.interpreter import AGL, started
 from tests.stores import opened
 
 from agl.cli import cli
-
-COMMAND = [sys.executable, "-c", "from agl.cli import main; main()", "agentops", "--port", "0"]
 
 
 class Collecting:
     """A running ``agl agentops``, and its variables."""
 
     def __init__(self, path: Path) -> None:
-        said = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen([*COMMAND, "--path", str(path)], text=True, **said)
+        command, said = [*AGL, "agentops", "--port", "0", "--path", path], subprocess.PIPE
+        self.process = started(*command, stderr=said, text=True)
         lines = [self.process.stdout.readline() for _ in range(3)]
         self.variables = dict(re.findall(r"export (\w+)=(\S+)", "".join(lines)))
 

@@ -4,11 +4,9 @@ import contextlib
 import json
 import shlex
 import sqlite3
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tests.interpreter import AGL, python
 from tests.run_project import refuses, write_project
 
 import agl
@@ -25,8 +23,7 @@ def ran(tmp_path_factory):
     """The store of a run of three rollouts, of which the second failed."""
     home = tmp_path_factory.mktemp("ran")
     write_project(home, 1, "boom", 0.5)
-    command = [sys.executable, "-c", "from agl.cli import main; main()", "run", "agl.yaml"]
-    subprocess.run([*command, "run_dir=out", "algorithm.steps=1"], cwd=home, check=True)
+    python(*AGL, "run", "agl.yaml", "run_dir=out", "algorithm.steps=1", cwd=home, check=True)
     return home / "out/store.db"
 
 
@@ -189,11 +186,8 @@ def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, tmp_
     assert (shown.code, f"rollout '{ids[0]}'" in shown.err) == (1, True)
 
 
-AGL = str(Path(sys.executable).with_name("agl"))
-
-
 def said(*arguments):
-    done = subprocess.run([AGL, *arguments], capture_output=True, text=True)
+    done = python(*AGL, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,11 +3,11 @@
 import asyncio
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 
 import agl
 import agl_views.tables.rollout_table
@@ -154,9 +154,7 @@ def test_result_show_and_doctor_name_the_line_of_the_agent(tmp_path, agent, type
     home.mkdir()
     (home / "app.py").write_text(AGENTS)
     (home / "run.py").write_text(RUN)
-    done = subprocess.run(
-        [sys.executable, "run.py", agent], cwd=home, capture_output=True, text=True, check=True
-    )
+    done = python("run.py", agent, cwd=home, check=True)
     assert done.stdout.split() == [type_, f"app.py:{line}"]
     attempt = asyncio.run(attempt_in(home / "store.db"))
     place = f"{home}/app.py:{line}"

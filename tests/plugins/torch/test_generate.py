@@ -144,9 +144,8 @@ def test_other_kinds_of_models_say_what_transformers_do(tokenizer, prompts, conf
     again = [SamplingRequest([*p, 4, 5, 6], max_tokens=12, temperature=0) for p in prompts]
     for request, made in zip([*requests, *again], first + sampler.generate(again), strict=True):
         prompt = torch.tensor([request.prompt_token_ids])
-        theirs = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False
-        )
+        plain = {"attention_mask": torch.ones_like(prompt), "do_sample": False}
+        theirs = model.generate(prompt, max_new_tokens=12, **plain)
         assert made.token_ids == theirs[0, prompt.shape[1] :].tolist()
 
 
@@ -211,9 +210,8 @@ def test_top_p_keeps_the_smallest_set_that_reaches_the_mass():
 
 
 def test_answer_ends_at_the_end_token_and_says_so(model, tokenizer, prompts):
-    completions = Sampler(model, tokenizer, seed=1).generate(
-        [SamplingRequest(prompts[i % 3], max_tokens=40) for i in range(30)]
-    )
+    requests = [SamplingRequest(prompts[i % 3], max_tokens=40) for i in range(30)]
+    completions = Sampler(model, tokenizer, seed=1).generate(requests)
     stopped = [c for c in completions if c.finish_reason == "stop"]
     assert stopped
     for completion in stopped:
@@ -229,9 +227,8 @@ def test_stop_text_cuts_the_text_and_keeps_the_tokens(model, tokenizer, prompts)
     words = free.text.split()
     assert len(words) > 2
     word = words[2]
-    cut = Sampler(model, tokenizer).generate(
-        [SamplingRequest(prompts[1], 12, temperature=0, stop=(word,))]
-    )[0]
+    stopping = SamplingRequest(prompts[1], 12, temperature=0, stop=(word,))
+    (cut,) = Sampler(model, tokenizer).generate([stopping])
     assert cut.text.split() == words[: words.index(word)]
     assert cut.token_ids == free.token_ids[: len(cut.token_ids)]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", word)

@@ -52,6 +52,16 @@ def test_update_makes_good_tokens_likelier_and_bad_ones_rarer(model):
     assert update(given)["logprob_gap"] != update(given)["logprob_gap"]
 
 
+def test_a_rollout_of_which_nothing_is_trained_counts_in_the_mean():
+    options = dataclasses.replace(OPTIONS, epochs=1, minibatch_rows=None)
+
+    def norm(**given):
+        rows = [dataclasses.replace(one, **given) for one in samples()]
+        return Learner(build_model(), options, RULE).update(rows)["grad_norm"]
+
+    assert norm(left_out={"c": 1}) == pytest.approx(norm() * 2 / 3)
+
+
 def test_the_largest_advantages_leave_weights_and_metrics_finite(model):
     given = [Sample(make_row("a", 5), [MAX_REWARD]), Sample(make_row("b", 6), [-MAX_REWARD])]
     measured = Learner(model, OPTIONS, RULE).update(given)

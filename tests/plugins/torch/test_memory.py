@@ -67,9 +67,8 @@ def test_an_update_that_computes_again_is_the_same_update(rank, with_critic):
     made = []
     for sparing in (False, True):
         model = build_model()
-        options = dataclasses.replace(
-            OPTIONS, memory={"gradient_checkpointing": sparing}, lora=rank, entropy_bonus=0.1
-        )
+        given = {"memory": {"gradient_checkpointing": sparing}, "lora": rank}
+        options = dataclasses.replace(OPTIONS, entropy_bonus=0.1, **given)
         if rank:
             pytest.importorskip("peft")
             from agl_torch.adapter import add_adapter
@@ -105,20 +104,17 @@ def test_a_model_whose_layers_cannot_be_computed_again_is_refused():
 
 def test_in_16_bits_a_model_computes_in_them_and_its_weights_and_states_are_in_32():
     model = build_model()
-    seen = set()
-    hook = model.model.layers[0].mlp.up_proj.register_forward_hook(
-        lambda layer, given, out: seen.add(out.dtype)
-    )
-    before = model.model.layers[0].mlp.up_proj.weight.clone()
+    seen, layer = set(), model.model.layers[0].mlp.up_proj
+    hook = layer.register_forward_hook(lambda layer, given, out: seen.add(out.dtype))
+    before = layer.weight.clone()
     # A step of 1e-5 on weights of about 0.3 is none in 16 bits, whose next number is 1e-3 away.
     options = dataclasses.replace(OPTIONS, dtype="bfloat16", learning_rate=1e-5)
     learner = Learner(model, options, RULE)
     learner.update(samples())
     hook.remove()
     assert seen == {torch.bfloat16}
-    after = model.model.layers[0].mlp.up_proj.weight
-    assert after.dtype == torch.float32
-    moved = (after - before).abs()
+    assert layer.weight.dtype == torch.float32
+    moved = (layer.weight - before).abs()
     assert 0 < moved.max() < 1e-4
     states = {one.dtype for state in learner.optimizer.state.values() for one in state.values()}
     assert states == {torch.float32}
@@ -142,12 +138,8 @@ def test_an_estimate_by_hand():
     narrow = agl.GRPO(**common)
     narrow.optimizer = Optimizer(type="adamw_8bit")  # its constructor asks for torchao
     assert estimate(narrow, model) == {**plain, "gradients and optimiser": 6 * weights}
-    options = {
-        "kl": 0.1,
-        "memory": {"microbatch_tokens": 100, "gradient_checkpointing": True},
-        "server": {"max_batch_size": 3, "max_model_tokens": 32},
-        "dtype": "bfloat16",
-    }
+    options = {"kl": 0.1, "memory": {"microbatch_tokens": 100, "gradient_checkpointing": True}}
+    options |= {"server": {"max_batch_size": 3, "max_model_tokens": 32}, "dtype": "bfloat16"}
     less = estimate(agl_torch.PPO(**common, **options), model)
     assert less == {
         "weights": 4 * weights,
@@ -216,6 +208,12 @@ def test_what_does_not_fit_is_refused_before_it_is_loaded(tmp_path, monkeypatch)
     options.memory = Memory(check=False)
     with pytest.raises(ConfigError, match="cannot load the model"):
         options.load(None, tmp_path / "run")
+    # Nor is a teacher that does not fit beside it.
+    monkeypatch.setattr("agl_torch.memory.free_memory", lambda: 1)
+    build_model().save_pretrained(tmp_path)
+    taught = agl_torch.Distillation(model=str(tmp_path), teacher=lambda: pytest.fail("loaded"))
+    with pytest.raises(ConfigError, match="this run needs about"):
+        taught.load(None, tmp_path / "run")
 
 
 def least(monkeypatch, options, model):
@@ -258,14 +256,6 @@ def test_what_must_be_free_is_what_is_not_there_yet(tmp_path, monkeypatch):
     assert needed(agl_torch.Distillation, teacher=build_model()) == plain
 
 
-def test_a_teacher_that_does_not_fit_beside_the_model_is_not_loaded(tmp_path, monkeypatch):
-    build_model().save_pretrained(tmp_path)
-    options = agl_torch.Distillation(model=str(tmp_path), teacher=lambda: pytest.fail("loaded"))
-    monkeypatch.setattr("agl_torch.memory.free_memory", lambda: 1)
-    with pytest.raises(ConfigError, match="this run needs about"):
-        options.load(None, tmp_path / "run")
-
-
 def test_freed_memory_goes_back_though_what_stays_lies_behind_it():
     def resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -277,18 +267,14 @@ def test_freed_memory_goes_back_though_what_stays_lies_behind_it():
     assert len(kept) == 10
 
 
-def test_garbage_is_looked_for_again_after_a_block_without():
-    with without_collections():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-
-
 def test_what_a_block_without_collections_made_is_old_and_can_still_be_collected():
     with without_collections():
+        assert not gc.isenabled()
         made = [[number] for number in range(5_000)]
     assert not any(made is each for each in gc.get_objects(generation=0))
     assert any(made is each for each in gc.get_objects(generation=2))
     assert gc.get_freeze_count() == 0
+    assert gc.isenabled()
 
 
 def test_a_process_that_does_without_collections_goes_on_doing_so():

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import random
 
 import pytest
 
@@ -15,6 +16,11 @@ from agl.errors import ConfigError, UnknownArgumentError
 from agl.plugins import registry
 from agl.plugins.build import plan_component
 from agl.plugins.schema import schema_of, with_inner
+from agl_learning.run.checkpoint import Progress, making
+from agl_runs.options import pick_options
+from agl_torch.checkpoint import restore, save
+from agl_torch.critic import Critic
+from agl_torch.fingerprint import fingerprint
 from agl_torch.learner import Learner, Sample
 from agl_torch.loss import next_coefficient
 from agl_torch.option_names import INSTEAD, OURS, OWNERS
@@ -123,14 +129,6 @@ def test_single_rollouts_are_enough_where_no_siblings_are_compared():
 
 @pytest.mark.parametrize("critic", ["head", "copy"])
 def test_a_critic_goes_on_where_its_checkpoint_was(critic, tmp_path, tokenizer):
-    import random
-
-    from agl_learning.run.checkpoint import Progress, making
-    from agl_runs.options import pick_options
-    from agl_torch.checkpoint import restore, save
-    from agl_torch.critic import Critic
-    from agl_torch.fingerprint import fingerprint
-
     rates = {"critic_learning_rate": 0.01, "learning_rate": 0.01}
     kl = {"coefficient": 0.1, "target": 0.01}
     algorithm = agl_torch.PPO(model="none", critic=critic, kl=kl, **rates)

@@ -113,9 +113,8 @@ async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, s
 
 async def test_tasks_come_in_turn(counting, store):
     tasks = [str(number) for number in range(7)]
-    await fit(
-        counting(iterations=7, tasks_per_iteration=2, rollouts_per_task=1, seed=3), store, tasks
-    )
+    options = {"tasks_per_iteration": 2, "rollouts_per_task": 1}
+    await fit(counting(iterations=7, seed=3, **options), store, tasks)
     inputs = Counter(rollout.input for rollout in (await store.query_rollouts()).items)
     assert inputs == Counter(dict.fromkeys(tasks, 2))
 

@@ -1,12 +1,11 @@
 """SmolLM2-135M-Instruct: nox -s real-models has it fetched into the cache that users have."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import openai
 import pytest
+from tests.interpreter import AGL, python
 
 from agl_testing.models import smollm2
 
@@ -51,8 +50,7 @@ def agl(tmp_path):
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
 
     def agl(*arguments: str) -> str:
-        command = [sys.executable, "-c", "from agl.cli import main; main()", *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        done = python(*AGL, *arguments, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout
 

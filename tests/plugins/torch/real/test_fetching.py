@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.interpreter import AGL, started
 
 from agl.errors import ConfigError
 from agl_testing import models
@@ -68,11 +69,9 @@ def test_what_is_missing_is_named_with_what_to_install(tmp_path, monkeypatch):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_after_a_kill_two_processes_at_once_fetch_it_once(tmp_path, folder):
-    command = [sys.executable, "-c", "from agl.cli import main; main()", "model", "get", "smollm2"]
-
     def start():
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*command, "--cache", str(tmp_path)], **pipes)
+        command = [*AGL, "model", "get", "smollm2", "--cache", tmp_path]
+        return started(*command, stderr=subprocess.PIPE, text=True)
 
     with start() as killed:
         assert next(line for line in killed.stderr if line.startswith("converting"))

@@ -3,11 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
 
 import openai
 import pytest
 import torch
+from tests.interpreter import AGL, started
 
 from ..conftest import write_project  # noqa: TID252
 
@@ -52,9 +52,9 @@ def test_a_step_with_an_adapter_is_kept_measured_merged_and_served(agl, config, 
     assert torch.equal(whole, checkpoint)
     assert not torch.allclose(whole, start, atol=1e-2)
 
-    command = [sys.executable, "-c", "from agl.cli import main; main()", "serve", tmp_path / STEP]
-    command += ["--port", "0", "--name", "mine", "--weights-version", "3"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    command = [*AGL, "serve", tmp_path / STEP, "--port", "0", "--name", "mine"]
+    command += ["--weights-version", "3"]
+    with started(*command, stderr=subprocess.PIPE, text=True) as process:
         try:
             url = next(row for row in process.stderr if "is served at" in row).split()[-1]
             with openai.OpenAI(base_url=url, api_key="-", max_retries=0) as client:

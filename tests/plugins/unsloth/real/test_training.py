@@ -4,13 +4,12 @@ import copy
 import json
 import math
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 
 import pytest
 import torch
 from peft import PeftModel
+from tests.interpreter import python
 
 from agl_models.stochastic_rounding import round_by_chance
 from agl_unsloth.options import Order, TrainingOptions
@@ -61,9 +60,8 @@ def train(engine, quiet, tmp_path, model_folder):
         places = {"model": str(model), "examples": str(file), "out": str(out)}
         order = Order(**of_run, **places, options=made, schedule=schedule)
         (tmp_path / "order.json").write_text(json.dumps(asdict(order)))
-        command = [sys.executable, "-m", "agl_unsloth.training", str(tmp_path / "order.json")]
-        kept = {"capture_output": True, "text": True, "cwd": tmp_path, "env": quiet}
-        done = subprocess.run(command, **kept)
+        of_process = {"cwd": tmp_path, "env": quiet}
+        done = python("-m", "agl_unsloth.training", tmp_path / "order.json", **of_process)
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads((out / "training.json").read_text()), out
 
@@ -121,9 +119,8 @@ def assert_same_step(folder, expected, gradients):
     nothing its direction is rounding.
     """
     weights, state = load(folder).state_dict(), load(folder / "state").state_dict()
-    assert {name: w.dtype for name, w in saved(folder).items()} == dict.fromkeys(
-        weights, torch.bfloat16
-    )
+    types = {name: weight.dtype for name, weight in saved(folder).items()}
+    assert types == dict.fromkeys(weights, torch.bfloat16)
     moved = 0
     for name, wanted in expected.named_parameters():
         clear = gradients[name].abs() > 1e-5
@@ -148,12 +145,10 @@ def test_sft_trains_exactly_the_sampled_tokens(train, model_folder):
     assert metrics["loss/first"] == pytest.approx(loss.item(), abs=1e-5)
     assert metrics["tokens"] == sum(len(row["sampled"]) for row in SFT)
     # With the given tokens in it, it would be another number: the comparison can fail.
-    whole = -torch.cat(
-        [logprobs(model, row["input_ids"], range(1, len(row["input_ids"]))) for row in SFT]
-    ).mean()
+    all_ids = [row["input_ids"] for row in SFT]
+    whole = -torch.cat([logprobs(model, ids, range(1, len(ids))) for ids in all_ids]).mean()
     assert abs(whole - loss) > 0.01
-    gradients = step(model, loss)
-    assert_same_step(folder, model, gradients)
+    assert_same_step(folder, model, step(model, loss))
 
 
 def test_dpo_trains_exactly_the_answers(train, model_folder):
@@ -162,8 +157,7 @@ def test_dpo_trains_exactly_the_answers(train, model_folder):
     loss = dpo_loss(model, reference)
     assert metrics["loss/first"] == pytest.approx(loss.item(), abs=1e-5)
     assert metrics["tokens"] == 7
-    gradients = step(model, loss)
-    assert_same_step(folder, model, gradients)
+    assert_same_step(folder, model, step(model, loss))
 
 
 def test_gradients_of_several_passes_make_the_step_of_one(train, model_folder):

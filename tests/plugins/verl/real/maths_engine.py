@@ -172,9 +172,8 @@ def written_out(model: Any, batch: Batch, mode: str, mean: str, importance: bool
             given = batch.importance_BL[row, places] if importance else torch.ones(len(places))
             policy = given * per_token(mode, logp, old, advantage)
             gap = ref - logp
-            of_rollout = (
-                of_rollout + (policy - ENTROPY * entropy + KL * (gap.exp() - gap - 1)).sum()
-            )
+            of_tokens = policy - ENTROPY * entropy + KL * (gap.exp() - gap - 1)
+            of_rollout = of_rollout + of_tokens.sum()
         divisor = {
             "rollout": len(ROLLOUTS) * tokens,
             "token": total_tokens,
@@ -364,17 +363,13 @@ def critic_cases(folder: str) -> dict[str, dict[str, float]]:
             held = torch.clamp(now, before - CRITIC_CLIP, before + CRITIC_CLIP)
             error = torch.maximum((now - returns) ** 2, (held - returns) ** 2)
             loss = loss + 0.5 * error.sum() / (tokens * len(ROLLOUTS))
-    config = CriticConfig(
-        strategy="fsdp2", ppo_micro_batch_size_per_gpu=4, cliprange_value=CRITIC_CLIP
-    )
-    steps = Steps(made, config)
-    expected = plain_gradient(model, loss)
-    return {
-        f"critic {micro}": compared(
-            steps.gradient(batch.data("rollout", False), critic_loss, micro), expected
-        )
-        for micro in (1, 4, 12)
-    }
+    sizes = {"strategy": "fsdp2", "ppo_micro_batch_size_per_gpu": 4}
+    steps = Steps(made, CriticConfig(**sizes, cliprange_value=CRITIC_CLIP))
+    expected, found = plain_gradient(model, loss), {}
+    for size in (1, 4, 12):
+        got = steps.gradient(batch.data("rollout", False), critic_loss, size)
+        found[f"critic {size}"] = compared(got, expected)
+    return found
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ class Recording(PPOTrainerSync):
     """One line of JSON per step: the rows as they are when the actor is about to be updated."""
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        data = tq.kv_batch_get(
-            keys=batch.keys, partition_id=batch.partition_id, select_fields=FIELDS
-        )
+        of_batch = {"keys": batch.keys, "partition_id": batch.partition_id}
+        data = tq.kv_batch_get(**of_batch, select_fields=FIELDS)
         if "sum_pi_squared" in data:
             whole = data.pop("sum_pi_squared")
             data["sum_pi_squared"] = response_from_nested(whole, data["response_mask"])

@@ -235,9 +235,8 @@ async def test_weights_travel_by_copy():
 def test_a_process_that_outlives_its_run_is_seen_and_ended(monkeypatch):
     monkeypatch.setattr(running, "GRACE_SECONDS", 0.0)
     mark = uuid.uuid4().hex
-    orphan = subprocess.Popen(
-        ["sleep", "600"], env=os.environ | {running.MARK: mark}, start_new_session=True
-    )
+    given = {"env": os.environ | {running.MARK: mark}, "start_new_session": True}
+    orphan = subprocess.Popen(["sleep", "600"], **given)
     while not running.marked(mark):  # /proc shows its environment a little later
         time.sleep(0.01)
     assert running.end_all(mark) == ["sleep 600"]

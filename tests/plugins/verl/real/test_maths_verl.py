@@ -44,9 +44,8 @@ from agl_verl.trajectories import trajectories  # noqa: E402
 
 
 def nested(rows: list[Any], dtype: Any = torch.float32) -> Any:
-    return torch.nested.as_nested_tensor(
-        [torch.tensor(row, dtype=dtype) for row in rows], layout=torch.jagged
-    )
+    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+    return torch.nested.as_nested_tensor(tensors, layout=torch.jagged)
 
 
 class Queue:
@@ -235,9 +234,8 @@ def ratios(row: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_importance_weights_equal_numpy(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
-    config = configuration(
-        "grpo", rollout_correction={"rollout_is": level, "rollout_is_threshold": 1.5}
-    )
+    correction = {"rollout_is": level, "rollout_is_threshold": 1.5}
+    config = configuration("grpo", rollout_correction=correction)
     made, metrics = step(monkeypatch, config, rows())
     for key, mask in MASKS.items():
         gap, bits = ratios(made[key]), np.array(mask)
@@ -250,9 +248,8 @@ def test_importance_weights_equal_numpy(monkeypatch: pytest.MonkeyPatch, level: 
 
 def test_what_is_rejected_counts_as_zero_and_moves_no_weight(monkeypatch: pytest.MonkeyPatch):
     plain, _ = step(monkeypatch, configuration("grpo"), rows())
-    config = configuration(
-        "grpo", rollout_correction={"rollout_rs": "token_k1", "rollout_rs_threshold": "0.7_1.3"}
-    )
+    correction = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.7_1.3"}
+    config = configuration("grpo", rollout_correction=correction)
     made, _ = step(monkeypatch, config, rows())
     rejected = 0
     for key, mask in MASKS.items():

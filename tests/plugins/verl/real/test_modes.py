@@ -128,13 +128,8 @@ def test_kl_to_the_reference_policy(tmp_path):
 
 def test_rollout_correction_and_agents_that_crash(tmp_path):
     correction = {"rollout_is": "token", "rollout_is_threshold": 2.0}
-    ended = run(
-        tmp_path,
-        steps=3,
-        algorithm="rloo",
-        crash=0.3,
-        cpu={"algorithm": {"rollout_correction": correction}},
-    )
+    cpu = {"algorithm": {"rollout_correction": correction}}
+    ended = run(tmp_path, steps=3, algorithm="rloo", crash=0.3, cpu=cpu)
     check(ended, [1, 2, 3])
     check_weights(ended)
     assert 0 < ended.summary["rollouts_failed"] < ended.summary["rollouts"]
@@ -142,9 +137,8 @@ def test_rollout_correction_and_agents_that_crash(tmp_path):
 
 
 def test_thirty_steps_learn(tmp_path):
-    ended = run(
-        tmp_path, timeout=3000, steps=30, cpu={"rollouts_per_prompt": 8, "learning_rate": 6e-3}
-    )
+    cpu = {"rollouts_per_prompt": 8, "learning_rate": 6e-3}
+    ended = run(tmp_path, timeout=3000, steps=30, cpu=cpu)
     check(ended, list(range(1, 31)), learning=10)
     check_weights(ended)
     rewards = ended.values("reward/mean")

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.interpreter import python
 from tests.stores import opened
 
 pytest.importorskip("verl")
@@ -27,14 +28,9 @@ def train(folder, cases, **options):
     """Exit status of a run in a process of its own, of which nothing is left."""
     mark, script = uuid.uuid4().hex, str(Path(__file__).parent / "table.py")
     with (folder / "log.txt").open("a") as log:
-        ended = subprocess.run(
-            [sys.executable, "-W", "ignore", script, str(folder), cases, json.dumps(options)],
-            env=os.environ | {MARK: mark},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            timeout=1500,
-            check=False,
-        )
+        kept = {"stdout": log, "stderr": subprocess.STDOUT, "capture_output": False}
+        words = ("-W", "ignore", script, folder, cases, json.dumps(options))
+        ended = python(*words, env=os.environ | {MARK: mark}, timeout=1500, **kept)
     assert end_all(mark) == [], "processes outlived the run"
     return ended.returncode
 
