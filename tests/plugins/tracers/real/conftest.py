@@ -81,6 +81,13 @@ def process_tracer(tracer_name):
 
 
 @pytest.fixture
+def once(tracer_name):
+    """For what is the same under every tracer, as the gateway's spans are."""
+    if tracer_name != "otel":
+        pytest.skip("it is the same under every tracer")
+
+
+@pytest.fixture
 def tracer(process_tracer):
     return process_tracer
 

@@ -1,5 +1,6 @@
 """One rollout of an agent that is pointed at the gateway, and what came of it."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,25 +41,28 @@ class Ran:
 
 async def run_at_gateway(store, answer, agent, model="echo"):
     """Run an agent, which is called with its base address and with the attempt's ids."""
-    with EchoLLM(answer) as llm:
-        proxy = proxy_before(llm, store, model)
-        await proxy.start()
-        try:
-            rollout = await store.start_rollout(input="task")
-            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            async with agl.OtelTracer().trace_context(store=store, **ids):
-                text = await agent(proxy.as_resource(**ids).endpoint, ids)
-                agl.emit_reward(1.0)
-        finally:
-            await proxy.stop()
+    async with gateway_of(answer, store, model) as proxy:
+        rollout = await store.start_rollout(input="task")
+        ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+        async with agl.OtelTracer().trace_context(store=store, **ids):
+            text = await agent(proxy.as_resource(**ids).endpoint, ids)
+            agl.emit_reward(1.0)
     spans = list(await store.query_spans(rollout.rollout_id))
     return Ran(text, model_calls(spans), TraceToRows(agent_match=AGENT).adapt(spans))
 
 
-def proxy_before(llm, store, model="echo", **options):
-    """A gateway that calls this server by this name."""
-    entry: Any = {"model_name": model, "litellm_params": {"model": "echo", "api_base": llm.url}}
-    return agl_gateway.LLMProxy(model_list=[entry], store=store, **options)
+@contextlib.asynccontextmanager
+async def gateway_of(answer, store, model="echo", **options):
+    """A gateway before a server that answers so, which it calls by this name."""
+    with EchoLLM(answer) as llm:
+        params = {"model": "echo", "api_base": llm.url}
+        entry: Any = {"model_name": model, "litellm_params": params}
+        proxy = agl_gateway.LLMProxy(model_list=[entry], store=store, **options)
+        await proxy.start()
+        try:
+            yield proxy
+        finally:
+            await proxy.stop()
 
 
 def calls_in_turn(*turns: Any) -> Answer:

@@ -13,18 +13,12 @@ from scene import ANSWER, reply
 import agl
 
 pytest.importorskip("claude_agent_sdk")
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("once")]
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEklEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSu"
     "QmCC"
 )
 """A red square."""
-
-
-@pytest.fixture(autouse=True)
-def once(tracer_name):
-    if tracer_name != "otel":
-        pytest.skip("the gateway's spans are the same under every tracer")
 
 
 async def run(store, answer, question, **variables):

@@ -9,18 +9,12 @@ from gateway_run import Answer, calls_in_turn, run_at_gateway, tool_call
 from processes import OLD_CODEX, codex
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    *(pytest.mark.timeout(400), pytest.mark.usefixtures("once")),
     pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm"),
 ]
 PATCHES = "gpt-5.5"
 """One of the models that Codex knows by name, and offers its tool of free text."""
 ADD_FILE = '*** Begin Patch\n*** Add File: "naïve".txt\n+six\n*** End Patch'
-
-
-@pytest.fixture(autouse=True)
-def once(tracer_name):
-    if tracer_name != "otel":
-        pytest.skip("the gateway's spans are the same under every tracer")
 
 
 async def run(store, answer, folder, *settings, model="echo", **options):

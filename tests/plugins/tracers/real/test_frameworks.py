@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from frameworks import FRAMEWORKS
-from gateway_run import proxy_before
+from gateway_run import gateway_of
 from scene import AGENT, ANSWER, QUESTION, TOOL_RESULT, reply
 
 import agl
@@ -37,33 +37,25 @@ def reply_with_token_ids(request: dict[str, Any]) -> Any:
 
 async def through_gateway(store, tracer, framework):
     """The spans of one rollout whose agent was given its own address at the gateway."""
-    with EchoLLM(reply) as llm:
-        proxy = proxy_before(llm, store)
-        await proxy.start()
-        try:
-            rollout_id = await rollout_of(
-                store, tracer, framework, lambda *ids: proxy.as_resource(*ids).endpoint
-            )
-        finally:
-            await proxy.stop()
+    async with gateway_of(reply, store) as proxy:
+        rollout_id = await rollout_of(
+            store, tracer, framework, lambda *ids: proxy.as_resource(*ids).endpoint
+        )
     return await spans_of(store, rollout_id)
 
 
 async def with_tracer_alone(store, tracer, framework):
     """The spans of one rollout whose agent was given the address of the model's server."""
-    with EchoLLM(reply_with_token_ids) as llm:
-        if framework.speaks == "chat":
+    if framework.speaks == "chat":
+        with EchoLLM(reply_with_token_ids) as llm:
             rollout_id = await rollout_of(store, tracer, framework, lambda *ids: llm.url)
             return await spans_of(store, rollout_id)
-        # The server of the other dialects. It is told of no rollout and so records nothing, and
-        # like the providers' own servers it sends no token ids.
-        proxy = proxy_before(llm, InMemoryLightningStore(), open=True)
-        await proxy.start()
-        try:
-            url = proxy.as_resource().endpoint
-            rollout_id = await rollout_of(store, tracer, framework, lambda *ids: url)
-        finally:
-            await proxy.stop()
+    # The server of the other dialects. It is told of no rollout and so records nothing, and like
+    # the providers' own servers it sends no token ids.
+    own = InMemoryLightningStore()
+    async with gateway_of(reply_with_token_ids, own, open=True) as proxy:
+        url = proxy.as_resource().endpoint
+        rollout_id = await rollout_of(store, tracer, framework, lambda *ids: url)
     return await spans_of(store, rollout_id)
 
 

@@ -8,13 +8,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from gateway_run import proxy_before
+from gateway_run import gateway_of
 from processes import CODEX, node_folder, npm_folder
 from scene import QUESTION, reply
 
 import agl
 from agl_adapters import TraceToRows
-from agl_testing.echo_llm import EchoLLM
 
 pytestmark = pytest.mark.timeout(300)
 PAGE = Path(__file__).parents[4] / "docs" / "howto" / "use-any-framework.md"
@@ -39,9 +38,7 @@ def test_every_section_has_an_agent():
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-async def test_agent_of_the_page(name, weather, tracer, tracer_name, memory_store, monkeypatch):
-    if tracer_name != "otel":
-        pytest.skip("the gateway's spans are the same under every tracer")
+async def test_agent_of_the_page(name, weather, tracer, once, memory_store, monkeypatch):
     needs, code = SECTIONS[name]
     installed = {each.name for each in metadata.distributions()}
     if missing := set(needs.split()) - installed:
@@ -56,16 +53,11 @@ async def test_agent_of_the_page(name, weather, tracer, tracer_name, memory_stor
             monkeypatch.chdir(node_folder())
     made: dict[str, object] = {}
     exec(compile(code, f"{PAGE.name}: {name}", "exec"), made)
-    with EchoLLM(reply) as llm:
-        proxy = proxy_before(llm, memory_store)
-        await proxy.start()
-        try:
-            runner = agl.LitAgentRunner(tracer)
-            with runner.run_context(agent=made["agent"], store=memory_store):  # pyright: ignore
-                resources: agl.NamedResources = {"llm": proxy.as_resource()}
-                rollout = await runner.step(QUESTION, resources=resources)
-        finally:
-            await proxy.stop()
+    async with gateway_of(reply, memory_store) as proxy:
+        runner = agl.LitAgentRunner(tracer)
+        with runner.run_context(agent=made["agent"], store=memory_store):  # pyright: ignore
+            resources: agl.NamedResources = {"llm": proxy.as_resource()}
+            rollout = await runner.step(QUESTION, resources=resources)
     assert rollout.status == "succeeded"
     spans = list(await memory_store.query_spans(rollout.rollout_id))
     rows = TraceToRows().adapt(spans)
