@@ -12,9 +12,8 @@ import pytest
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl_learning.run.folder import read_generation
-from agl_learning.trainer.comparison import compare_metrics
+from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.replay import checkpoint_before
-from agl_learning.trainer.replay_result import Replay
 from agl_records.ledger.ledger import Ledger
 
 from .word_trainer import WORDS, ask, write_trainer
@@ -388,5 +387,5 @@ def test_a_run_from_a_folder_without_checkpoints_is_replayed_from_its_own_beginn
 def test_a_replay_compares_metrics_whose_names_only_begin_like_places() -> None:
     names = ("step", "step_length/mean", "version", "version_lag", "time/step", "seconds")
     replay = Replay(1, 0, is_exact=True)
-    compare_metrics(replay, dict.fromkeys(names, 1.0), dict.fromkeys(names, 2.0))
+    replay.compare_metrics(dict.fromkeys(names, 1.0), dict.fromkeys(names, 2.0))
     assert [one.what for one in replay.compared] == ["step_length/mean", "version_lag"]

@@ -6,8 +6,7 @@ import pytest
 
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
-from agl_learning.rows_by_model import RowsByModel
-from agl_learning.team import Team
+from agl_learning.team import RowsByModel, Team
 from agl_records.training_data import TrainedModel
 from agl_runs.differences import options_that_shape
 

@@ -18,7 +18,7 @@ def replay(trainer: "Trainer", agent: "LitAgent[Any]", step: int) -> Any:
 
     The agent is not run, and nothing of the run is changed. The algorithm's coroutine method
     ``replay(step)`` reads the folder of the run and its store; what it returns, an
-    ``agl_learning.trainer.replay_result.Replay``, is returned.
+    ``agl_learning.trainer.comparison.Replay``, is returned.
 
     Raises:
         ConfigError: No run is named, or it cannot be done; the message says what is missing.

@@ -10,7 +10,7 @@ from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.run.checkpoint import Progress
 from agl_learning.run.notes import Notes
-from agl_learning.trainer.replay_result import Replay
+from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.version import FineTuning
 from agl_runs.options import Count, NotNegative
 

@@ -1,15 +1,15 @@
-"""How a step that was trained again compares with what the run has of it."""
+"""A step that was trained again: what came of it then and now, and what differs first."""
 
 import hashlib
 import math
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agl.store.base import LightningStore
 from agl_learning.advantages.weighing import Weighed
 from agl_learning.collect.results import Collected
-from agl_learning.trainer.replay_result import Compared, Replay
 from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import ledger_parts
 from agl_records.types import LedgerPart
@@ -19,6 +19,109 @@ _TINY = 1e-5
 _OF_THE_START = ("step", "generation", "version", "seconds")
 _TIMES = "time/"
 """Metrics that say nothing of what was trained, and what the names of others begin with."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One thing of a step, as it was and as it is now."""
+
+    what: str
+    """``weights after step 6``, ``rewards``, the name of a metric ..."""
+    before: Any
+    """JSON; None where the run did not note it."""
+    now: Any
+    same: bool | None
+    """None where there is nothing to compare with."""
+    where: str = ""
+    """The first place at which they differ: a rollout, say."""
+
+
+@dataclass
+class Replay:
+    """What ``Algorithm.replay`` gives."""
+
+    step: int
+    begun_at: int
+    """The step of the checkpoint from which it was trained again; 0 is the run's beginning."""
+    is_exact: bool
+    """Whether each bit must be the same; else numbers may differ by ``tolerance``."""
+    compared: list[Compared] = field(default_factory=list[Compared])
+    """In the order in which one follows from the other."""
+    notes: list[str] = field(default_factory=list[str])
+    """What a reader must know of it."""
+
+    @property
+    def tolerance(self) -> float:
+        """Relative, of metrics."""
+        return 0.0 if self.is_exact else 1e-3
+
+    @property
+    def first_difference(self) -> Compared | None:
+        """None where all is as it was."""
+        return next((one for one in self.compared if one.same is False), None)
+
+    def compare_metrics(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Add the metrics of a step, bit for bit or as near as ``tolerance``."""
+        for name in dict.fromkeys((*before, *now)):
+            was: Any = before.get(name)
+            is_now: Any = now.get(name)
+            of_the_start = name.removeprefix("train/") in _OF_THE_START or name.startswith(_TIMES)
+            if of_the_start or (was is None and is_now is None):
+                continue
+            same = was == is_now or (not self.is_exact and _is_near(was, is_now, self.tolerance))
+            self.compared.append(Compared(name, was, is_now, same))
+
+    def compare_weights(self, what: str, before: str | None, now: str | None) -> None:
+        """Add what tells weights from others; nothing is compared unless bits must be the same."""
+        same = before == now if self.is_exact and before is not None else None
+        self.compared.append(Compared(what, before, now, same))
+
+    def compare_rows(
+        self, before: Sequence[str] | None, now: Sequence[str], rollout_ids: Sequence[str]
+    ) -> None:
+        """Add the rows or examples that were trained: tokens, log-probabilities and advantages.
+
+        Of each there is a digest; None where the run noted none. ``rollout_ids`` are those of now.
+        """
+        where = ""
+        if before is not None and before != now:
+            pairs = zip(before, now, strict=False)
+            at = next((n for n, (was, is_now) in enumerate(pairs) if was != is_now), len(before))
+            whose = f" (rollout {rollout_ids[at]})" if at < len(rollout_ids) else ""
+            where = f"row {at} of {len(before)}{whose}: its tokens, log-probabilities or advantages"
+        same = None if before is None else [*before] == [*now]
+        self.compared.append(Compared("rows trained", _short(before), _short(now), same, where))
+
+    async def compare_accounts(
+        self, store: LightningStore, run_id: str, collected: Collected
+    ) -> None:
+        """Add what became of each call, its reward and advantage, against the store's ledger."""
+        ids = {rollout.rollout_id for rollout in collected.rollouts}
+        parts = [
+            part
+            async for part in each_part(store, run=run_id, step=self.step, lost=False)
+            if part.rollout_id in ids
+        ]
+        before = _bins(parts)
+        now = _bins(ledger_parts(collected.ledger, collected.rollouts))
+        for number, what in enumerate(("bins", "rewards", "advantages")):
+            was = {key: values[number] for key, values in before.items()}
+            is_now = {key: values[number] for key, values in now.items()}
+            differing = [
+                key for key in dict.fromkeys((*was, *is_now)) if was.get(key) != is_now.get(key)
+            ]
+            where = ""
+            if before and differing:
+                key = differing[0]
+                where = (
+                    f"{key}: {was.get(key, 'not there')!r} then, "
+                    f"{is_now.get(key, 'not there')!r} now; {len(differing)} differ"
+                )
+            self.compared.append(
+                Compared(what, len(was), len(is_now), not differing if before else None, where)
+            )
+        if not before:
+            self.notes.append("the store has no accounts of this step to compare with")
 
 
 def digest_of(one: Weighed) -> str:
@@ -35,78 +138,11 @@ def digest_of(one: Weighed) -> str:
     return found.hexdigest()[:12]
 
 
-def compare_metrics(replay: Replay, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Add the metrics of a step, bit for bit or as near as ``replay.tolerance``."""
-    for name in dict.fromkeys((*before, *now)):
-        was: Any = before.get(name)
-        is_now: Any = now.get(name)
-        of_the_start = name.removeprefix("train/") in _OF_THE_START or name.startswith(_TIMES)
-        if of_the_start or (was is None and is_now is None):
-            continue
-        same = was == is_now or (not replay.is_exact and _is_near(was, is_now, replay.tolerance))
-        replay.compared.append(Compared(name, was, is_now, same))
-
-
-def compare_weights(replay: Replay, what: str, before: str | None, now: str | None) -> None:
-    """Add what tells weights from others; where bits need not be the same, nothing is compared."""
-    same = before == now if replay.is_exact and before is not None else None
-    replay.compared.append(Compared(what, before, now, same))
-
-
-def compare_rows(
-    replay: Replay, before: Sequence[str] | None, now: Sequence[str], rollout_ids: Sequence[str]
-) -> None:
-    """Add the rows or examples that were trained: their tokens, log-probabilities and advantages.
-
-    Of each there is a digest; None where the run noted none. ``rollout_ids`` are those of now.
-    """
-    where = ""
-    if before is not None and before != now:
-        pairs = zip(before, now, strict=False)
-        at = next((n for n, (was, is_now) in enumerate(pairs) if was != is_now), len(before))
-        whose = f" (rollout {rollout_ids[at]})" if at < len(rollout_ids) else ""
-        where = f"row {at} of {len(before)}{whose}: its tokens, log-probabilities or advantages"
-    same = None if before is None else [*before] == [*now]
-    replay.compared.append(Compared("rows trained", _short(before), _short(now), same, where))
-
-
 def _short(digests: Sequence[str] | None) -> str | None:
     if digests is None:
         return None
     whole = hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
     return f"{len(digests)} ({whole})"
-
-
-async def compare_accounts(
-    replay: Replay, store: LightningStore, run_id: str, collected: Collected
-) -> None:
-    """Add what became of each call, with its reward and advantage, against the store's ledger."""
-    ids = {rollout.rollout_id for rollout in collected.rollouts}
-    parts = [
-        part
-        async for part in each_part(store, run=run_id, step=replay.step, lost=False)
-        if part.rollout_id in ids
-    ]
-    before = _bins(parts)
-    now = _bins(ledger_parts(collected.ledger, collected.rollouts))
-    for number, what in enumerate(("bins", "rewards", "advantages")):
-        was = {key: values[number] for key, values in before.items()}
-        is_now = {key: values[number] for key, values in now.items()}
-        differing = [
-            key for key in dict.fromkeys((*was, *is_now)) if was.get(key) != is_now.get(key)
-        ]
-        where = ""
-        if before and differing:
-            key = differing[0]
-            where = (
-                f"{key}: {was.get(key, 'not there')!r} then, {is_now.get(key, 'not there')!r} now"
-                f"; {len(differing)} differ"
-            )
-        replay.compared.append(
-            Compared(what, len(was), len(is_now), not differing if before else None, where)
-        )
-    if not before:
-        replay.notes.append("the store has no accounts of this step to compare with")
 
 
 def _bins(parts: Sequence[LedgerPart]) -> dict[str, tuple[Any, Any, Any]]:

@@ -65,11 +65,10 @@ from agl_learning.run.checkpoint import Progress, best_checkpoint
 from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
 from agl_learning.trainer.base import Training
-from agl_learning.trainer.comparison import digest_of
+from agl_learning.trainer.comparison import Replay, digest_of
 from agl_learning.trainer.ending import Ending
 from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update
 from agl_learning.trainer.options import Checkpoints, Stopping
-from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.source import (
     Ahead,
     InStep,

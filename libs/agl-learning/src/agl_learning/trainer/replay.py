@@ -14,14 +14,8 @@ from agl_learning.run.folder import Generation, read_generation
 from agl_learning.run.records import Record
 from agl_learning.run.start import folder_of
 from agl_learning.trainer.base import Training
-from agl_learning.trainer.comparison import (
-    compare_accounts,
-    compare_metrics,
-    compare_rows,
-    compare_weights,
-)
+from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.opening import new_session
-from agl_learning.trainer.replay_result import Replay
 
 
 class _Untouched(StandInStore):
@@ -59,18 +53,18 @@ async def replay(training: Training, step: int, folder: Path | None) -> Replay:
             told.notes += [f"with another option than the run: {one}" for one in others]
             if progress.step in steps:
                 name, before = f"weights after step {progress.step}", steps[progress.step].weights
-                compare_weights(told, name, before, training.digest())
+                told.compare_weights(name, before, training.digest())
             for number in again:
                 record = steps[number]
                 collected = await session.collector.read(record.rollouts, record.lost)
                 learned = await training.learn(collected, number)
                 if number == step:
-                    await compare_accounts(told, session.store, begun.run, collected)
+                    await told.compare_accounts(session.store, begun.run, collected)
                     rows = record.rows if record.metrics else None
-                    compare_rows(told, rows, learned.rows, learned.rollout_ids)
-                    compare_metrics(told, record.metrics or {}, learned.metrics)
+                    told.compare_rows(rows, learned.rows, learned.rollout_ids)
+                    told.compare_metrics(record.metrics or {}, learned.metrics)
                 name = f"weights after step {number}"
-                compare_weights(told, name, record.weights, training.digest())
+                told.compare_weights(name, record.weights, training.digest())
         finally:
             await training.clean_up()
             training.enter(None)

@@ -29,9 +29,9 @@ from agl_learning.run.checkpoint import Progress, whole_checkpoints
 from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
+from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation
-from agl_learning.trainer.replay_result import Replay
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_runs.options import Count

@@ -14,7 +14,7 @@ from agl_learning.advantages.group_advantages import Moments, moments
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
 from agl_learning.collect.rollout_reader import Reader
-from agl_learning.trainer.replay_result import Compared
+from agl_learning.trainer.comparison import Compared
 from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, rows_adapter

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from agl_learning.trainer.replay_result import Compared
+from agl_learning.trainer.comparison import Compared
 from agl_views.explanations.explanation import CallLine
 from agl_views.explanations.reward_lines import RewardLine
 

@@ -19,7 +19,7 @@ from agl_runs.replay import replay
 from agl_views.tables.stores import store_options
 
 if TYPE_CHECKING:
-    from agl_learning.trainer.replay_result import Replay
+    from agl_learning.trainer.comparison import Replay
 
 SHOWN = 44
 """Characters of a value in the table; ``--json`` has all."""
