@@ -3,8 +3,8 @@
 import ast
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agentlightning._migrate.advice import (
     DIFFERENT,
@@ -55,6 +55,16 @@ def migrate(source: str, bound: Bound | None = None) -> tuple[str, list[Finding]
     return reader.result(), list(dict.fromkeys(findings))
 
 
+class _Use(NamedTuple):
+    """A chain of names, as a script has it."""
+
+    root: str
+    path: str
+    """Of its module below ``agentlightning``: the longest that the chain begins with."""
+    names: list[str]
+    """What follows: the name in that module, and attributes of it."""
+
+
 class _Reader(Changes):
     def __init__(self, source: str, bound: Bound) -> None:
         super().__init__(source)
@@ -83,7 +93,7 @@ class _Reader(Changes):
         parts: list[str] = []
         for alias in node.names:
             if alias not in ours:
-                parts.append(ast.unparse(ast.Import([alias])).removeprefix("import "))
+                parts.append(_as(alias.name, alias.asname))
                 continue
             path = _path(alias.name)
             if path and alias.asname:
@@ -92,13 +102,12 @@ class _Reader(Changes):
                 parts.append(f"{module} as {alias.asname}")
                 continue
             name = alias.asname or TOP
-            new = alias.asname or "agl"
             self.bound.modules[name] = ""
             if self._is_needed(name):
-                parts.append(ast.unparse(ast.Import([alias])).removeprefix("import "))
+                parts.append(_as(alias.name, alias.asname))
                 continue
-            self.bound.tops[name] = new
-            parts.append("agl" if new == "agl" else f"agl as {new}")
+            self.bound.tops[name] = alias.asname or "agl"
+            parts.append(_as("agl", alias.asname))
         becomes = f"import {', '.join(dict.fromkeys(parts))}"
         self.replace(node, becomes, "the module is agl")
         self.first = self.first or node
@@ -109,11 +118,10 @@ class _Reader(Changes):
         attributes = [node for node in ast.walk(self.tree) if isinstance(node, ast.Attribute)]
         inner = {node.value for node in attributes}
         for node in attributes:
-            chain = None if node in inner else _chain(node)
-            if chain is not None and chain[0] == name:
-                path, rest = self._module_of(name, chain[1:])
-                is_value = ".".join(rest[:2]) in VALUES
-                uses.append(home_of(path, rest[0]) is None and not is_value)
+            found = None if node in inner else self._found(node)
+            if found is not None and found.root == name:
+                is_value = ".".join(found.names[:2]) in VALUES
+                uses.append(home_of(found.path, found.names[0]) is None and not is_value)
         return bool(uses) and all(uses)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
@@ -126,7 +134,8 @@ class _Reader(Changes):
         for alias in node.names:
             local = alias.asname or alias.name
             below = f"{path}.{alias.name}".lstrip(".")
-            if alias.name != "*" and is_module(below) and home_of(path, alias.name) is None:
+            home = Home("agl", "*") if alias.name == "*" else home_of(path, alias.name)
+            if home is None and is_module(below):
                 self.bound.modules[local] = below
                 if _agl_has(below):
                     module = "agl" + (f".{path}" if path else "")
@@ -135,16 +144,14 @@ class _Reader(Changes):
                 kept.append(alias)
                 self.look(node, f"{TOP}.{below}", advice_for(path, alias.name))
                 continue
-            home = home_of(path, alias.name) if alias.name != "*" else Home("agl", "*")
+            self.bound.names[local] = (path, alias.name)
             if home is None:
-                self.bound.names[local] = (path, alias.name)
                 if alias.name == "RewardMatchPolicy":  # its members become texts
                     groups.setdefault("", [])
                     continue
                 kept.append(alias)
                 self.look(node, alias.name, advice_for(path, alias.name))
                 continue
-            self.bound.names[local] = (path, alias.name)
             is_renamed = is_renamed or home.name != alias.name
             asname = alias.asname or (alias.name if home.name != alias.name else None)
             groups.setdefault(home.module, []).append(_as(home.name, asname))
@@ -173,30 +180,29 @@ class _Reader(Changes):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if node in self.done:
             return
-        chain = _chain(node)
-        if chain is None:
-            self.generic_visit(node)
+        if (found := self._found(node)) is None:
+            if _chain(node) is None:
+                self.generic_visit(node)
             return
-        root, *rest = chain
+        root, path, names = found
+        value = VALUES.get(".".join(names))
         if root in self.bound.names:
-            path, name = self.bound.names[root]
-            if (value := VALUES.get(f"{name}.{rest[0]}")) and len(rest) == 1:
+            if value is not None:
                 self.replace(node, value, "agl takes the text")
             return
-        if root not in self.bound.modules:
-            return
-        path, rest = self._module_of(root, rest)
         top = self.bound.tops.get(root, root)
         if not self.is_placed and top != root:
             self.wanted.setdefault(f"import {TOP}")  # it stays as it is
-        if not rest:
+        if not names:
             return
-        name = rest[0]
-        used = _prefix(node, len(chain) - len(rest) + 1)
+        used: ast.expr = node
+        for _ in names[1:]:
+            assert isinstance(used, ast.Attribute)
+            used = used.value
+        name = names[0]
         home = home_of(path, name)
         if home is None:
-            value = VALUES.get(".".join(rest[:2]))
-            if value is not None and len(rest) == 2:
+            if value is not None:
                 self.replace(node, value, "agl takes the text")
                 return
             self.look(node, name, advice_for(path, name))
@@ -224,12 +230,18 @@ class _Reader(Changes):
                 self.wanted.setdefault(f"import {TOP}")
             self.replace(node, new, "the module is agl")
 
-    def _module_of(self, root: str, rest: list[str]) -> tuple[str, list[str]]:
-        """The longest path of a module that a chain begins with, and what follows it."""
+    def _found(self, node: ast.expr) -> "_Use | None":
+        """What a chain of names is, if its first one is bound to something of ours."""
+        root, *names = _chain(node) or [""]
+        if root in self.bound.names:
+            path, name = self.bound.names[root]
+            return _Use(root, path, [name, *names])
+        if root not in self.bound.modules:
+            return None
         path = self.bound.modules[root]
-        while len(rest) > 1 and is_module(f"{path}.{rest[0]}".lstrip(".")):
-            path, rest = f"{path}.{rest[0]}".lstrip("."), rest[1:]
-        return path, rest
+        while len(names) > 1 and is_module(below := f"{path}.{names[0]}".lstrip(".")):
+            path, names = below, names[1:]
+        return _Use(root, path, names)
 
     # --- calls
 
@@ -250,16 +262,8 @@ class _Reader(Changes):
         self.generic_visit(node)
 
     def _called(self, func: ast.expr) -> tuple[str, str] | None:
-        chain = _chain(func)
-        if chain is None:
-            return None
-        root, *rest = chain
-        if not rest:
-            return self.bound.names.get(root)
-        if root not in self.bound.modules:
-            return None
-        path, rest = self._module_of(root, rest)
-        return (path, rest[0]) if len(rest) == 1 else None
+        found = self._found(func)
+        return (found.path, found.names[0]) if found and len(found.names) == 1 else None
 
     def _look_at_keywords(self, node: ast.Call, name: str, home: Home) -> None:
         taken = parameters_of(home)
@@ -373,15 +377,3 @@ def _chain(node: ast.expr) -> list[str] | None:
     if not isinstance(node, ast.Name):
         return None
     return [node.id, *reversed(names)]
-
-
-def _prefix(node: ast.Attribute, length: int) -> ast.expr:
-    """The first names of a chain."""
-    parts = list(_walk(node))
-    return parts[length - 1]
-
-
-def _walk(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Attribute):
-        yield from _walk(node.value)
-    yield node
