@@ -110,6 +110,12 @@ def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(agl, proje
     records = Path(found["folder"], "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["reward"] for line in records] == [1.0, 3.0, 2.0, 4.0]
     assert digests(project / "agl-runs" / RUN) == before
+    # Export and comparison take the new run.
+    out = succeeds(agl, "export", "--as", "dpo", "--path", found["folder"]).out
+    pairs = [json.loads(line) for line in out.splitlines()]
+    assert [(one["chosen_reward"], one["rejected_reward"]) for one in pairs] == [(3, 1), (4, 2)]
+    compared = json.loads(agl("runs", "compare", RUN, found["run"], "--json")[1])
+    assert [task[1:] for task in compared["tasks"]] == [[0.5, 2.0], [0.5, 3.0]]
 
 
 def test_the_runs_name_each_other(agl, project):
@@ -127,15 +133,6 @@ def test_the_runs_name_each_other(agl, project):
     assert json.loads(agl("runs", "show", RUN, "--json")[1])["derived"] == [new]
     assert f"{RUN} in {store}" in agl("runs", "show", new)[1]
     assert new in agl("runs", "show", RUN)[1]
-
-
-def test_export_and_compare_take_the_new_run(agl):
-    found = rederived(agl, "--reward", "my_rewards:length")
-    out = succeeds(agl, "export", "--as", "dpo", "--path", found["folder"]).out
-    pairs = [json.loads(line) for line in out.splitlines()]
-    assert [(one["chosen_reward"], one["rejected_reward"]) for one in pairs] == [(3, 1), (4, 2)]
-    compared = json.loads(agl("runs", "compare", RUN, found["run"], "--json")[1])
-    assert [task[1:] for task in compared["tasks"]] == [[0.5, 2.0], [0.5, 3.0]]
 
 
 def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl):

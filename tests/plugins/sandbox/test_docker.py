@@ -76,15 +76,11 @@ def run(program, store):
     return run_one
 
 
-async def test_an_attempt_gives_its_reward_and_its_spans(run):
+async def test_an_attempt_gives_its_reward_its_spans_and_what_it_prints(run, capsys):
     rollout, spans = await run({"do": "work_honestly"})
     assert rollout.status == "succeeded", rollout.attempt.error.traceback
     assert agl.get_object_value(spans[0]) == {"gained": "mine"}
     assert agl.find_final_reward(spans) == 1.0
-
-
-async def test_what_a_container_prints_is_copied_with_its_name(run, capsys):
-    rollout, _ = await run({"do": "work_honestly"})
     printed = f"attempt {rollout.attempt.attempt_id} | as shells do\n"
     assert capsys.readouterr().err.endswith(printed)
 

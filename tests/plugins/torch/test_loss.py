@@ -18,19 +18,6 @@ def row(rollout_id, token_ids, loss_mask):
     return training_row(token_ids, [(loss_mask.index(1), len(token_ids))], rollout_id=rollout_id)
 
 
-def test_advantages_are_rewards_in_deviations_from_the_mean():
-    # Rewards 1, 0, 0, 1: mean 0.5, every distance 0.5, so the variance is 4 * 0.25 / 3.
-    advantages = group_advantages([[1.0], [0.0], [0.0], [1.0]])
-    one = 0.5 / math.sqrt(1 / 3)
-    assert [a for (a,) in advantages] == pytest.approx([one, -one, -one, one], abs=1e-5)
-    # Rewards 3, 0, 0: mean 1, variance (4 + 1 + 1) / 2 = 3.
-    advantages = group_advantages([[3.0], [0.0], [0.0]])
-    root = math.sqrt(3)
-    assert [a for (a,) in advantages] == pytest.approx([2 / root, -1 / root, -1 / root], abs=1e-5)
-    plain = group_advantages([[3.0], [0.0], [0.0]], normalise_std=False)
-    assert [a for (a,) in plain] == [2, -1, -1]
-
-
 @pytest.mark.parametrize("group", [[], [[1.0], []]])
 def test_empty_groups_and_rollouts_are_refused(group):
     with pytest.raises(ValueError, match="needs rollouts"):

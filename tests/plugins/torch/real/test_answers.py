@@ -20,10 +20,8 @@ CITY = {
 async def test_it_knows_the_capital_of_france_and_ends_there(ask, model, tokenizer):
     answer = await ask(CAPITAL, temperature=0, logprobs=True, extra_body={"return_token_ids": True})
     choice = answer.choices[0]
-    assert (choice.message.content, choice.finish_reason) == (
-        "The capital of France is Paris.",
-        "stop",
-    )
+    assert choice.message.content == "The capital of France is Paris."
+    assert choice.finish_reason == "stop"
     text = tokenizer.decode(prompt := answer.prompt_token_ids)
     assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
     assert text.endswith(f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n")
