@@ -1,5 +1,8 @@
 """Who may call a server: tokens, other hosts, pages of other origins."""
 
+import asyncio
+import sys
+
 import aiohttp
 import pytest
 
@@ -30,6 +33,18 @@ async def test_with_a_token_only_health_is_open(store):
         for key in ("Bearer s3cret-long-enough", "bearer s3cret-long-enough"):
             header = {"Authorization": key}
             await ask(http, "GET", "/v1/agl/rollouts", headers=header, expect=200)
+
+
+async def test_the_description_is_the_same_for_all_who_ask_at_once(store, monkeypatch):
+    monkeypatch.setattr("agl_server.app.cache", lambda function: function)  # each makes its own
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        async with serving(store) as server, aiohttp.ClientSession(server.endpoint) as http:
+            pages = await asyncio.gather(*(get(http, "/openapi.json") for _ in range(12)))
+    finally:
+        sys.setswitchinterval(before)
+    assert all(page == pages[0] for page in pages)
 
 
 async def test_other_hosts_need_a_token(store, monkeypatch):
