@@ -5,12 +5,12 @@ import agl_adapters
 import agl_apo
 import agl_gateway
 import agl_learning.advantages.group_advantages
-import agl_learning.collect.mixed_calls
 import agl_records.credit
 import agl_records.ledger.ledger
 import agl_records.training_data
 import agl_records.types
 import agl_runs.baseline
+import agl_runs.mixed_calls
 import agl_runs.records
 import agl_server.client
 import agl_server.processes
@@ -153,7 +153,7 @@ Ledger = agl_records.ledger.ledger.Ledger
 load_ledger = agl_records.ledger.ledger.load_ledger
 load_parts = agl_records.ledger.ledger.load_parts
 save_ledger = agl_records.ledger.ledger.save_ledger
-MixingCheck = agl_learning.collect.mixed_calls.MixingCheck
+MixingCheck = agl_runs.mixed_calls.MixingCheck
 Choice = agl_records.training_data.Choice
 ModelCall = agl_records.training_data.ModelCall
 RowBreak = agl_records.training_data.RowBreak

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from agl_learning.collect.mixed_calls import Call, Ran
 from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_learning.reports.diagnostics import STEPS, Diagnostics
 from agl_learning.reports.findings import read_findings
 from agl_learning.reports.report import Report
+from agl_runs.mixed_calls import Call, Ran
 
 
 def step(number, **about):

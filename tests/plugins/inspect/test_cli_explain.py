@@ -17,7 +17,7 @@ from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected
 from agl_learning.collect.rollout_reader import Reader
 from agl_records.ledger.ledger import Ledger, save_ledger
-from agl_records.types import Advantage, Exclusion, Trained
+from agl_records.types import Exclusion, Trained
 from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
@@ -159,32 +159,31 @@ class Options(WeighingOptions):
     max_tokens: int | None = None
 
 
-def as_before(one: Trained) -> Trained:
-    """As versions wrote it whose advantages had three fields."""
-    had = one.advantage and one.advantage.model_dump(include={"value", "group", "because"})
-    return one.changed(advantage=had and Advantage(**had))
+def unnamed(one: Trained) -> Trained:
+    """As an algorithm writes it that does not say what made its advantages."""
+    return one.changed(advantage=one.advantage and one.advantage.changed(estimator=""))
 
 
-async def weighed(store, rollouts, options, of_before=False, **adapter: Any) -> None:
+async def weighed(store, rollouts, options, is_named=True, **adapter: Any) -> None:
     """What a learning algorithm does in a step, as run ``r``."""
     ledger, reader = Ledger(), Reader(store, TraceToRows(**adapter), DEFAULT)
     ended = [await reader.read(one, 0, ledger) for one in rollouts]
     weigh(Collected(ended, ledger, 0.0), options)
-    if of_before:
-        ledger.trained = [as_before(one) for one in ledger.trained]
+    if not is_named:
+        ledger.trained = [unnamed(one) for one in ledger.trained]
     await save_ledger(store, ledger, rollouts, step=1, algorithm="toy", run="r", generation=1)
 
 
-def make(file="agl.yaml", of_before=False, is_said=True, **options: Any) -> list[str]:
+def make(file="agl.yaml", is_named=True, **options: Any) -> list[str]:
     """A step of three rollouts of a task, of which the last failed."""
 
     async def fill(store: Any) -> list[str]:
-        given = {"file": file, "algorithm": {**OPTIONS, **(options if is_said else {})}}
+        given = {"file": file, "algorithm": {**OPTIONS, **options}}
         await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
         ended = [await add(store, one, **OF_GROUP) for one in ([*FIRST, *SECOND], OTHER)]
         ended.append(await add(store, FAILED, "failed", **OF_GROUP))
         estimated = Options(estimator=options.get("estimator", "grpo"))
-        await weighed(store, ended, estimated, of_before)
+        await weighed(store, ended, estimated, is_named)
         return [rollout.rollout_id for rollout in ended]
 
     return filled(fill)
@@ -318,10 +317,9 @@ def test_a_reward_that_was_changed_since_comes_out(explain):
 
 
 @pytest.mark.parametrize("estimator", ["rloo", {"type": "rloo"}])
-@pytest.mark.parametrize("of_before", [False, True])
-def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain, estimator, of_before):
+def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain, estimator):
     pytest.importorskip("torch")
-    one, _, _ = make(estimator=estimator, of_before=of_before)
+    one, _, _ = make(estimator=estimator)
     why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
     terms = {term["name"]: term for term in why["terms"]}
     assert "baseline" not in terms
@@ -333,7 +331,7 @@ def test_what_an_estimator_of_a_whole_step_did_is_one_term(explain, estimator, o
 
 def test_what_nobody_recorded_of_an_advantage_is_not_taken_for_grpo(explain):
     pytest.importorskip("torch")
-    one, _, _ = make(estimator="rloo", of_before=True, is_said=False)
+    one, _, _ = make(estimator="rloo", is_named=False)
     why = why_of(explain, one, "--row", "0", "--token", "5", "--again")
     terms = {term["name"]: term["because"] for term in why["terms"]}
     assert "by which estimator is not recorded: rloo (" in terms["estimator"]

@@ -15,6 +15,7 @@ from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text, times_text
+from agl_inspect.runs.facts import HeldOut, RunFacts, run_facts
 from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.report import Report
 from agl_learning.reports.run_metrics import lines_of, metrics_of
@@ -23,7 +24,6 @@ from agl_runs.records import Run, RunStart
 from agl_runs.result import known_of
 from agl_runs.rollouts import RunStore
 from agl_runs.store import begin_run, end_run
-from agl_views.runs.run_facts import HeldOut, RunFacts, run_facts
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 

@@ -15,7 +15,6 @@ from agl_runs.store import begin_run, end_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_ui.pages.run import MOST_TASKS, most_changed
 from agl_ui.templating import number
-from agl_views.runs.run_facts import run_facts
 from agl_views.tables.task_changes import TaskChange, task_changes
 
 from .stores import TRACEBACK, apart, filled, ids_of, page_of, reward_span
@@ -28,6 +27,8 @@ def text_of(address):
 
 
 def facts_of(file):
+    run_facts = pytest.importorskip("agl_inspect.runs.facts").run_facts
+
     async def ask():
         async with opened(file) as store:
             return await run_facts(store, run=(await query_runs(store))[-1])

@@ -118,8 +118,7 @@ class Advantage(Record):
     because: str
     """The arithmetic, for a person."""
     estimator: str = ""
-    """Its name, or ``module:function``; "" in a record of before it was noted, which lacks what
-    follows, too."""
+    """Its name, or ``module:function``; "" where it is not recorded."""
     is_mean: bool = False
     """Whether it is the mean over tokens of which each had its own, so that none is known to have
     it."""

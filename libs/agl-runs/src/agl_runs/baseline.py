@@ -1,20 +1,20 @@
 """The algorithm that learns nothing: runs every task once and shows what came of it."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import agl
 from agl.algorithm.base import FastAlgorithm
-from agl.errors import AdapterError, AglError, AlgorithmError, MissingPluginError, RunnerCrashError
+from agl.errors import AdapterError, AglError, AlgorithmError, RunnerCrashError
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode, Span
 from agl.types.records import public_failure, without_private
 from agl.utils.checks import check_numbers
 from agl.utils.text import shorten
 from agl_runs.failures import infrastructure_failure
+from agl_runs.mixed_calls import MixingCheck, ran
 
 logger = logging.getLogger("agl.baseline")
 _of_attempts = logging.getLogger("agl.runner.attempt")
@@ -68,9 +68,7 @@ class Baseline(FastAlgorithm):
         self._no_runner: RunnerCrashError | None = None
         datasets = [each for each in (train_dataset, val_dataset) if each is not None]
         self._num_tasks = self.n_epochs * sum(map(len, datasets))
-        self._mixing: Any = None
-        with contextlib.suppress(MissingPluginError):  # only gateways record calls: agl-learning
-            self._mixing = agl.MixingCheck()
+        self._mixing = MixingCheck()
         succeeded = await self._find_succeeded()
         try:
             for epoch in range(1, self.n_epochs + 1):
@@ -158,8 +156,8 @@ class Baseline(FastAlgorithm):
         if went == "succeeded":
             went += ", no reward" if reward is None else f", reward {reward:.4g}"
             self._num_succeeded += 1
-            if attempt is not None and self._mixing is not None:
-                self._mixing.look([self._mixing.ran(ended.rollout_id, attempt, spans)])
+            if attempt is not None:
+                self._mixing.look([ran(ended.rollout_id, attempt, spans)])
             if spans:
                 self._adapt(who, spans)
         self._num_shown += 1

@@ -3,7 +3,6 @@ from .explanations.rollout_view import Shown as Shown, show as show
 from .explanations.token_explanation import why as why
 from .explanations.token_parts import Why as Why
 from .runs.prompt_runs import PromptRun as PromptRun, PromptRuns as PromptRuns
-from .runs.run_facts import RunFacts as RunFacts, run_facts as run_facts
 from .tables.file_store import FileStore as FileStore
 from .tables.rollout_table import Listed as Listed, Wanted as Wanted, listed as listed
 from .tables.stores import open_store as open_store

@@ -24,7 +24,6 @@ from agl.store.queries import PAGE
 from agl.store.rules import ENDED, QUEUED
 from agl.types import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
 from agl_learning.collect.group_judge import Judging
-from agl_learning.collect.mixed_calls import MixingCheck
 from agl_learning.collect.results import COUNTED, Collected, Ended, drop_groups
 from agl_learning.collect.rollout_reader import Reader
 from agl_models.task_group import together
@@ -33,6 +32,7 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.seeds import placed
 from agl_records.training_data import TrainedModel
 from agl_runs.failures import DEFAULT, FailureBudget, Failures
+from agl_runs.mixed_calls import MixingCheck
 
 logger = logging.getLogger("agl.learning")
 

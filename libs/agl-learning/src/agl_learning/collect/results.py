@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agl.types import Rollout
-from agl_learning.collect.mixed_calls import Ran
 from agl_learning.collect.pass_at_k import over_copies
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import ExclusionReason
 from agl_runs.failures import Failures, RolloutFailure
+from agl_runs.mixed_calls import Ran
 
 COUNTED = "counted"
 """Key in the metadata of a rollout whose bad end a start has counted: no later start runs it

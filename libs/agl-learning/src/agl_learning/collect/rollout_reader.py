@@ -13,7 +13,6 @@ from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Keys
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
 from agl.utils.rewards import find_final_rewards, reward_problem
-from agl_learning.collect.mixed_calls import ran
 from agl_learning.collect.results import PENALTY, Ended
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import graded_only
@@ -22,6 +21,7 @@ from agl_records.row_builder import RowSet
 from agl_records.training_data import TrainedModel
 from agl_records.types import OF_OTHERS
 from agl_runs.failures import Failures, RolloutFailure, failure_of
+from agl_runs.mixed_calls import ran
 
 logger = logging.getLogger("agl.learning")
 

@@ -12,7 +12,7 @@ from agl_records.ledger.documents import each_part, query_parts
 from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
-from agl_records.types import Advantage, Credit, Exclusion, ExclusionReason, LedgerPart, Trained
+from agl_records.types import Credit, Exclusion, ExclusionReason, LedgerPart, Trained
 from agl_views.explanations.reward_lines import (
     RefusedReward,
     RewardLine,
@@ -287,17 +287,12 @@ def _line(
         group=advantage.group if advantage else None,
         advantage=advantage.value if advantage else None,
         advantage_because=advantage.because if advantage else "",
-        is_mean=advantage is not None and _is_mean(advantage),
+        is_mean=advantage is not None and advantage.is_mean,
         estimator=advantage.estimator if advantage else "",
         overlong=credit.overlong,
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )
-
-
-def _is_mean(advantage: Advantage) -> bool:
-    # Only in words did versions of before say it.
-    return advantage.is_mean or (not advantage.estimator and ", the mean of " in advantage.because)
 
 
 async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -> list[LedgerPart]:

@@ -57,9 +57,6 @@ async def recompute(
         model = TrainedModel(name=served_model) if served_model else None
     is_known = estimator in ADVANTAGES or ":" in estimator
     is_foreseen, is_recorded = bool(item.advantage and item.advantage.is_foreseen), bool(estimator)
-    if item.advantage is not None and not item.advantage.estimator:  # a record of before
-        is_foreseen = item.advantage.because.startswith(f"{DEFAULT} (")
-        is_recorded &= estimator == DEFAULT or not options.get("kl.coefficient")
     if is_foreseen or not (is_known and is_recorded):
         needs = f"estimator {estimator!r} needs what models say of tokens"
         missing = needs if is_recorded else "what made its advantage is not recorded"

@@ -67,9 +67,6 @@ async def why(
     run = await get_run(store, part.run) if part is not None and part.run is not None else None
     options = _options(run, call)
     got = line or CallLine(call_id, call.attempt_id, call.agent_name)
-    if got.advantage is not None and not got.estimator:  # as versions of before recorded it
-        given = options.get("estimator.type", options.get("estimator"))
-        got = replace(got, estimator=given if isinstance(given, str) else "")
     found = Why(
         *(call.rollout_id, got, place, ids[place]),
         logprob=call.response_logprobs[place] if call.response_logprobs else None,

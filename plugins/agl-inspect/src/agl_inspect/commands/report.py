@@ -10,9 +10,9 @@ from agl.cli.shared import print_json
 from agl.errors import ConfigError
 from agl_inspect.report.ending import write_report
 from agl_inspect.report.text import summary_text
+from agl_inspect.runs.facts import run_facts
 from agl_inspect.runs.lookup import file_of, find_run, read_store_of, runs_of_store
 from agl_runs.finding import last_time
-from agl_views.runs.run_facts import run_facts
 
 
 @click.command("report")

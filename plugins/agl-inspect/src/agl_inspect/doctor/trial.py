@@ -34,11 +34,11 @@ from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.prompts import constant_prompts
-from agl_learning.collect.mixed_calls import Ran, ran, silent
 from agl_records.final_rewards import final_rewards
 from agl_records.training_data import TrainedModel
 from agl_runs.baseline import Baseline
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
+from agl_runs.mixed_calls import Ran, ran, silent
 
 AT_ONCE = 4
 """So many rollouts are run at once, where the algorithm queues so many."""

@@ -11,8 +11,8 @@ from agl_inspect.doctor.prompts import constant_prompts
 from agl_inspect.report.curve import svg_curve
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text
+from agl_inspect.runs.facts import RunFacts, run_facts
 from agl_runs.files import write_whole
-from agl_views.runs.run_facts import RunFacts, run_facts
 
 logger = logging.getLogger("agl.inspect")
 

@@ -24,8 +24,8 @@ from agl_inspect.report.text import (
     took_text,
     why_it_ended,
 )
+from agl_inspect.runs.facts import RunFacts
 from agl_views.runs.chart_metrics import plotted
-from agl_views.runs.run_facts import RunFacts
 
 
 def page(facts: RunFacts) -> str:

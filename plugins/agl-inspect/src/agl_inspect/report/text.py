@@ -13,8 +13,8 @@ from agl.plugins.registry import names_in
 from agl.utils.text import printable
 from agl_inspect.figures import number
 from agl_inspect.report.curve import HELD_OUT, text_curve
+from agl_inspect.runs.facts import HeldOut, RunFacts
 from agl_runs.folders import RUNS, STORE
-from agl_views.runs.run_facts import HeldOut, RunFacts
 
 LABEL = 13
 """Columns of the names at the left."""

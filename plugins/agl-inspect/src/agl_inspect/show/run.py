@@ -10,12 +10,12 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_inspect.figures import number
+from agl_inspect.runs.facts import RunFacts, run_facts
 from agl_records.final_rewards import final_rewards
 from agl_runs.finding import placed
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_runs.store import get_run
-from agl_views.runs.run_facts import RunFacts, run_facts
 from agl_views.tables.file_store import file_of
 from agl_views.tables.rollout_table import Wanted, listed
 

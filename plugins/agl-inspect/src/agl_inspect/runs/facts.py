@@ -13,6 +13,7 @@ from typing import Any
 from agl.algorithm.run_result import RunResult
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
+from agl_inspect.runs.run_time import seconds_of
 from agl_learning.reports.findings import Finding, read_findings
 from agl_learning.reports.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
 from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
@@ -21,7 +22,6 @@ from agl_runs.finding import innermost
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_runs.result import known_of, result_of, summary_in
-from agl_views.runs.run_time import seconds_of
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import agl
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl_learning.collect import mixed_calls
-from agl_learning.collect.mixed_calls import Call, MixingCheck, Ran, ran, silent
+from agl_runs import mixed_calls
+from agl_runs.mixed_calls import Call, MixingCheck, Ran, ran, silent
 
 
 def rollout(number: int, calls: int, process: str = "host-1", begin: float = 0.0) -> Ran:

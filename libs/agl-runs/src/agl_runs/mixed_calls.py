@@ -59,8 +59,6 @@ def ran(rollout_id: str, attempt: Attempt, spans: Sequence[Span]) -> Ran | None:
 class MixingCheck:
     """Warns, once, of rollouts without a call beside others that have some."""
 
-    ran = staticmethod(ran)
-
     def __init__(self) -> None:
         self._has_warned = False
         self._known: deque[Ran] = deque(maxlen=MAX_KNOWN)
