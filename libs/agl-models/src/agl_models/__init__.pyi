@@ -17,4 +17,9 @@ from .sampling.sequences import (
     Sampler as Sampler,
     SamplingRequest as SamplingRequest,
 )
-from .versions import MODEL_NAME as MODEL_NAME, Served as Served, Version as Version
+from .versions import (
+    MODEL_NAME as MODEL_NAME,
+    Served as Served,
+    ServedModel as ServedModel,
+    Version as Version,
+)

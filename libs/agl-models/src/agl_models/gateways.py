@@ -20,40 +20,6 @@ WHOLE_SOFTMAX: Mapping[str, Any] = {
 log-probabilities: an answer must be drawn from the distribution that they are of."""
 
 
-def entry_of(
-    name: str,
-    served: Mapping[str, Any],
-    sampling: Mapping[str, Mapping[str, Any]],
-    forced: Mapping[str, Any],
-) -> ModelConfig:
-    """A model that is trained, as a gateway takes it.
-
-    Args:
-        name: What agents ask for.
-        served: Its ``litellm_params``.
-        sampling: Mode -> the parameters of sampling that agents are told; the temperature is forced
-            upon them, and ``max_tokens`` holds where they set no limit.
-        forced: What else is forced.
-    """
-    entry: ModelConfig = {
-        "model_name": name,
-        "litellm_params": dict(served),
-        "send_seed": True,
-        "forced_parameters": {
-            mode: {**forced, "temperature": told["temperature"]} for mode, told in sampling.items()
-        },
-    }
-    if (max_tokens := sampling["train"].get("max_tokens")) is not None:
-        entry["max_tokens"] = max_tokens
-    return entry
-
-
-def sampling_of(temperature: float, max_tokens: int | None) -> dict[str, Any]:
-    """What agents are told of how a model that is trained is sampled."""
-    told: dict[str, Any] = {"temperature": temperature}
-    return told if max_tokens is None else {**told, "max_tokens": max_tokens}
-
-
 @contextlib.asynccontextmanager
 async def model_served(
     gateway: Gateway, entry: ModelConfig, store: LightningStore

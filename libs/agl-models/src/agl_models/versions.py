@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agl.algorithm.gateway import ModelConfig
+
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""
 
@@ -45,6 +47,21 @@ class ServedModel:
     litellm_params: Mapping[str, Any]
     """Of its server."""
     sampling: Mapping[str, dict[str, Any]]
-    """Mode -> parameters that agents are told."""
+    """Mode -> parameters that agents are told; ``max_tokens`` holds where they set no limit."""
     forced: Mapping[str, Any]
     """Parameters, besides the temperature, that they get whatever they ask for."""
+
+    def entry(self) -> ModelConfig:
+        """As a gateway takes it."""
+        entry: ModelConfig = {
+            "model_name": self.name,
+            "litellm_params": dict(self.litellm_params),
+            "send_seed": True,
+            "forced_parameters": {
+                mode: {**self.forced, "temperature": told["temperature"]}
+                for mode, told in self.sampling.items()
+            },
+        }
+        if (max_tokens := self.sampling["train"].get("max_tokens")) is not None:
+            entry["max_tokens"] = max_tokens
+        return entry

@@ -12,9 +12,6 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
 from agl_records.types import Credit
 
-_BREAK_TOKENS = 8
-"""How many tokens of each side a ``RowBreak`` shows."""
-
 
 @dataclass
 class RowSet:
@@ -105,35 +102,6 @@ def _text(found: Any, *path: str) -> str:
     for name in path:
         found = cast(Any, found).get(name) if isinstance(found, Mapping) else None
     return found if isinstance(found, str) else ""
-
-
-def longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> TrainingRow | None:
-    """The longest row with all of whose tokens ``prompt`` begins; the latest of several."""
-    best: TrainingRow | None = None
-    for row in rows:
-        tokens = row.token_ids
-        end = len(tokens)
-        if end > len(prompt) or (best is not None and end < len(best.token_ids)):
-            continue
-        # The last token tells most rows apart, without copying either side.
-        if tokens[-1] == prompt[end - 1] and tokens == prompt[:end]:
-            best = row
-    return best
-
-
-def find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak | None:
-    """Where ``prompt`` leaves the row with which it has most tokens in common, if any."""
-    shared = ((common_length(row.token_ids, prompt), n) for n, row in enumerate(rows))
-    position, number = max(shared, default=(0, 0))  # the latest of several
-    if position == 0:
-        return None
-    row, end = rows[number], position + _BREAK_TOKENS
-    return RowBreak(
-        call_id=row.call_ids[-1],
-        position=position,
-        expected=list(row.token_ids[position:end]),
-        got=list(prompt[position:end]),
-    )
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -17,12 +17,12 @@ from agl_records.calls.reader import (
     by_attempt,
     recorded_and_unrecognised,
 )
-from agl_records.calls.sources.fields import is_structured
+from agl_records.calls.sources.fields import OUTPUT_TYPE
 from agl_records.calls.span_tree import ordered
 from agl_records.credit import CreditRule, check_credits
 from agl_records.ledger.ledger import Ledger
-from agl_records.row_builder import RowsAdapter, RowSet, extend, find_break, longest_begun, new_row
-from agl_records.training_data import ModelCall, TrainedModel, TrainingRow
+from agl_records.row_builder import RowsAdapter, RowSet, common_length, extend, new_row
+from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
 from agl_records.types import Credit, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
@@ -30,6 +30,8 @@ WrongToolCalls = Literal["train", "exclude"]
 LEAST_LOGPROB, MOST_LOGPROB = -1e4, 0.1
 """Bounds of log-probabilities: vLLM writes -9999 for minus infinity, and where numbers have 16 bits
 one of nearly 0 may be rounded to above 0."""
+_BREAK_TOKENS = 8
+"""How many tokens of each side a ``RowBreak`` shows."""
 
 
 class TraceToRows(RowsAdapter):
@@ -208,11 +210,11 @@ class TraceToRows(RowsAdapter):
         self, call: ModelCall, credit: Credit, rows: Sequence[TrainingRow]
     ) -> TrainingRow | None:
         """A row that begins with the call, or None: one of its agent's has become longer by it."""
-        continued = longest_begun(rows, call.prompt_token_ids or [])
+        continued = _longest_begun(rows, call.prompt_token_ids or [])
         if continued is not None:
             extend(continued, call, credit)
             return None
-        return new_row(call, credit, find_break(rows, call.prompt_token_ids or []))
+        return new_row(call, credit, _find_break(rows, call.prompt_token_ids or []))
 
     def _no_answer(self, record: Recorded) -> tuple[ExclusionReason, str] | None:
         """Why the call is not trained, whatever its tokens are: its agent, its end, its tools."""
@@ -258,9 +260,38 @@ class TraceToRows(RowsAdapter):
         return None
 
 
+def _longest_begun(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> TrainingRow | None:
+    """The longest row with all of whose tokens ``prompt`` begins; the latest of several."""
+    best: TrainingRow | None = None
+    for row in rows:
+        tokens = row.token_ids
+        end = len(tokens)
+        if end > len(prompt) or (best is not None and end < len(best.token_ids)):
+            continue
+        # The last token tells most rows apart, without copying either side.
+        if tokens[-1] == prompt[end - 1] and tokens == prompt[:end]:
+            best = row
+    return best
+
+
+def _find_break(rows: Sequence[TrainingRow], prompt: Sequence[int]) -> RowBreak | None:
+    """Where ``prompt`` leaves the row with which it has most tokens in common, if any."""
+    shared = ((common_length(row.token_ids, prompt), n) for n, row in enumerate(rows))
+    position, number = max(shared, default=(0, 0))  # the latest of several
+    if position == 0:
+        return None
+    row, end = rows[number], position + _BREAK_TOKENS
+    return RowBreak(
+        call_id=row.call_ids[-1],
+        position=position,
+        expected=list(row.token_ids[position:end]),
+        got=list(prompt[position:end]),
+    )
+
+
 def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
     call, span = record.call, record.node.span
-    if span is not None and is_structured(span):
+    if span is not None and _is_structured(span):
         return (
             "structured_output",
             f"span {span.name!r} has the parsed object and no token ids; send the call through "
@@ -268,6 +299,19 @@ def _no_token_ids(record: Recorded) -> tuple[ExclusionReason, str]:
         )
     missing = "prompt" if not call.prompt_token_ids else "answer"
     return "no_token_ids", _with_unreadable(f"the {missing} has no token ids", call)
+
+
+def _is_structured(span: Span) -> bool:
+    """Whether a span says that the answer is an object of a given form."""
+    attributes = span.attributes
+    return (
+        attributes.get(OUTPUT_TYPE) == "json"
+        or "response_format" in str(attributes.get("llm.invocation_parameters", ""))
+        or any(
+            "response_format" in key or "structured_output" in key or key.endswith(".parsed")
+            for key in attributes
+        )
+    )
 
 
 def _with_unreadable(why: str, call: ModelCall) -> str:

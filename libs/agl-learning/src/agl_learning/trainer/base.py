@@ -31,7 +31,6 @@ from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation, Rollouts
-from agl_models.gateways import sampling_of
 from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
 from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
@@ -271,12 +270,10 @@ class Training(Algorithm):
 
     def models_served(self, served: Served) -> "list[ServedModel]":
         """What of a version agents can call, and as which of their resources."""
+        limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
         sampling = {
-            mode: sampling_of(temperature, self.max_tokens)
-            for mode, temperature in (
-                ("val", self.evaluation.temperature),
-                ("train", self.temperature),
-            )
+            "val": {"temperature": self.evaluation.temperature, **limit},
+            "train": {"temperature": self.temperature, **limit},
         }
         served_as = (MODEL_NAME, self.resource_name, served.litellm_params)
         return [ServedModel(*served_as, sampling, self.forced_sampling())]

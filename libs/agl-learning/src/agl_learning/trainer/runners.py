@@ -13,7 +13,7 @@ from agl_learning.collect.task_order import digest
 from agl_learning.run.records import Record
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.session import Session
-from agl_models.gateways import entry_of, model_served
+from agl_models.gateways import model_served
 from agl_models.versions import Served, ServedModel, Version
 
 logger = logging.getLogger("agl.learning")
@@ -55,8 +55,7 @@ class Serving:
         async with training.serve(version) as self._served, contextlib.AsyncExitStack() as stack:
             models = training.models_served(self._served)
             for one in models:
-                entry = entry_of(one.name, one.litellm_params, one.sampling, one.forced)
-                await stack.enter_async_context(model_served(gateway, entry, store))
+                await stack.enter_async_context(model_served(gateway, one.entry(), store))
             # What trains comes last: those are the latest resources of the store.
             yield {mode: await self._publish(version, mode, models) for mode in ("val", "train")}
 

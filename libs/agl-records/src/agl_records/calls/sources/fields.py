@@ -15,7 +15,7 @@ from agl_records.training_data import Choice, ModelCall
 
 T = TypeVar("T")
 
-_OUTPUT_TYPE = "gen_ai.output.type"
+OUTPUT_TYPE = "gen_ai.output.type"
 CALLS = ("chat", "text_completion", "generate_content")
 """Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
 _ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
@@ -72,19 +72,6 @@ def _check_tool_calls(message: Any) -> None:
         raise MessageError(f"expected tool_calls as a list of objects, got {str(calls)[:80]}")
 
 
-def is_structured(span: Span) -> bool:
-    """Whether a span says that the answer is an object of a given form."""
-    attributes = span.attributes
-    return (
-        attributes.get(_OUTPUT_TYPE) == "json"
-        or "response_format" in str(attributes.get("llm.invocation_parameters", ""))
-        or any(
-            "response_format" in key or "structured_output" in key or key.endswith(".parsed")
-            for key in attributes
-        )
-    )
-
-
 OF_ANSWER = (
     "response",
     "response_token_ids",
@@ -108,7 +95,7 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     for message in (*fields.get("messages", ()), *filter(None, answers)):
         _check_tool_calls(message)
     fields["finish_reason"] = finish_reason(fields.get("finish_reason"))
-    fields["is_constrained"] = span.attributes.get(_OUTPUT_TYPE) == "json"
+    fields["is_constrained"] = span.attributes.get(OUTPUT_TYPE) == "json"
     if len(choices) > 1:
         fields |= dict.fromkeys(OF_ANSWER)
         fields["choices"] = [
