@@ -15,7 +15,7 @@ from agl.errors import ConfigError
 from agl_learning.reports.findings import read_findings
 from agl_records.ledger.tables import as_json, read_accounts
 from agl_views.explanations.explanation import explain
-from agl_views.explanations.token_explanation import why
+from agl_views.explanations.token_explanation import explain_token
 
 pytest.importorskip("torch")
 
@@ -130,7 +130,8 @@ def test_a_token_is_explained_by_the_algorithm_of_its_model(tmp_path):
         chain = await explain(store, rollout.rollout_id)
         return {
             call.served_model: {
-                term.name: term.because for term in (await why(store, chain, call.call_id, 0)).terms
+                term.name: term.because
+                for term in (await explain_token(store, chain, call.call_id, 0)).terms
             }
             for call in chain.calls.values()
         }

@@ -11,7 +11,7 @@ from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_views.explanations.rollout_view import show
-from agl_views.explanations.token_explanation import why
+from agl_views.explanations.token_explanation import explain_token
 
 from ..plugins.ui.grouped import TOKENS  # noqa: TID252
 from ..plugins.ui.stores import call_span, reward_span  # noqa: TID252
@@ -52,7 +52,7 @@ async def test_rollouts_without_advantage_count_in_the_means(tmp_path, estimator
 
     rollout_id = rows[0].rollout_id
     chain = (await show(store, rollout_id)).chain
-    told = await why(store, chain, rows[0].call_ids[0], 1, again=True)
+    told = await explain_token(store, chain, rows[0].call_ids[0], 1, again=True)
     assert [one.same for one in told.again.numbers] == [True] * 3, told.again
     terms = {term.name: term for term in told.terms}
     assert told.call.advantage is not None

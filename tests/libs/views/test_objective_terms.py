@@ -8,7 +8,7 @@ import pytest
 from agl_views.explanations.explanation import CallLine
 from agl_views.explanations.objective_terms import terms_of
 from agl_views.explanations.reward_lines import RewardLine
-from agl_views.explanations.token_parts import Bin, Group, Step, Why
+from agl_views.explanations.token_parts import Bin, Group, Step, TokenExplanation
 
 EVENT = RewardLine("s", 1, 1.0, "primary", "at-1")
 GROUP = Group("", (), 0.4, 0.5)
@@ -20,18 +20,18 @@ RULE = {"rule": "final", "because": "the last reward of the attempt is 1", "rewa
 CALL = CallLine("c", "at-1", None, advantage=ADVANTAGE, **RULE, **ESTIMATED)
 TOKEN = {"place": 0, "token_id": 7, "logprob": -0.1, "bin": Bin("trained", row=0, position=2)}
 OF_CALL = {"events": (EVENT,), "group": GROUP, "num_shared": 1, "num_calls": 1}
-WHY = Why(rollout_id="ro-1", call=CALL, step=STEP, **TOKEN, **OF_CALL)
+WHY = TokenExplanation(rollout_id="ro-1", call=CALL, step=STEP, **TOKEN, **OF_CALL)
 GRPO: dict[str, Any] = {
     **{"loss.type": "grpo", "epochs": 1, "max_tokens": 100},
     **{"clip.low": 0.2, "clip.high": 0.28, "clip.ratio_cap": 3.0},
 }
 
 
-def of_call(**about: Any) -> Why:
+def of_call(**about: Any) -> TokenExplanation:
     return replace(WHY, call=replace(CALL, **about))
 
 
-def values(why: Why = WHY, **options: Any) -> dict[str, float | None]:
+def values(why: TokenExplanation = WHY, **options: Any) -> dict[str, float | None]:
     return {one.name: one.value for one in terms_of(why, {**GRPO, **options})}
 
 

@@ -22,7 +22,7 @@ from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_views.explanations.rollout_view import show
-from agl_views.explanations.token_explanation import why
+from agl_views.explanations.token_explanation import explain_token
 
 from .traces import account, add, call_of, filled, reward_span
 
@@ -209,7 +209,7 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained)
             made.ledger.exclude_row(row, "not_trained_mode", "mode val")
     await save_ledger(store, made.ledger, [rollout], step=1, algorithm="toy", run="r")
     chain = (await show(store, rollout.rollout_id)).chain
-    found = await why(store, chain, made.rows[0].call_ids[0], 0, again=True)
+    found = await explain_token(store, chain, made.rows[0].call_ids[0], 0, again=True)
     assert found.group is None
     assert found.again is not None
     assert (found.again.differs, found.again.problem) == (False, "")
@@ -229,7 +229,7 @@ async def test_computed_again_an_answer_that_was_cut_off_costs_as_much():
     other = await add(store, OTHER, **OF_GROUP)
     await weighed(store, [rollout, other], Options(**options), **adapter)
     chain = (await show(store, rollout.rollout_id)).chain
-    found = await why(store, chain, FIRST[0].span_id, 0, again=True)
+    found = await explain_token(store, chain, FIRST[0].span_id, 0, again=True)
     assert found.again is not None
     assert not found.again.differs, found.again
     credit, mean, advantage = [(one.before, one.now) for one in found.again.numbers]

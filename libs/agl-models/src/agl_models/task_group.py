@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def together(each: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_or_cancel(each: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """What each of them gives, in their order.
 
     Raises:

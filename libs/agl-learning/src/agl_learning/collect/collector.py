@@ -26,7 +26,7 @@ from agl.types import EnqueueRolloutRequest, Rollout, RolloutConfig, RolloutMode
 from agl_learning.collect.group_judge import Judging
 from agl_learning.collect.results import COUNTED, Collected, Ended, drop_groups
 from agl_learning.collect.rollout_reader import Reader
-from agl_models.task_group import together
+from agl_models.task_group import gather_or_cancel
 from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
 from agl_records.seeds import placed
@@ -170,7 +170,7 @@ class Collector:
                 f"has collected ({', '.join(missing[:3])}). Continue it with the store that it had"
             )
         collected = Collected([], Ledger(), 0.0)
-        read = await together(
+        read = await gather_or_cancel(
             self.reader.read(found[one], group, collected.ledger) for group, one in wanted
         )
         collected.ended = [*read[: len(rollout_ids)]]
@@ -270,7 +270,7 @@ class Collector:
             raise
         if self._gateway is not None:
             await self._gateway.flush()
-        read = await together(
+        read = await gather_or_cancel(
             self.reader.read(
                 ended[rollout_id], (request.metadata or {}).get("group", number), ledger
             )

@@ -23,7 +23,7 @@ from agl.store.base import LightningStore
 from agl.store.rules import ENDED
 from agl.types import LLM, AttemptedRollout, Failure
 from agl_learning.collect.results import Collected, Ended
-from agl_models.task_group import together
+from agl_models.task_group import gather_or_cancel
 from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import model_calls
 from agl_records.credit import Conversation, GroupRule, Score, check_scores
@@ -76,7 +76,7 @@ class Judging:
             if metadata is not None:
                 await stack.enter_async_context(self._served(self._asked()))
             each = [self._judge(group, model, metadata, collected) for group in groups.values()]
-            for what in await together(each):
+            for what in await gather_or_cancel(each):
                 found.update(what)
         collected.judged = dict(found)
 
@@ -110,7 +110,7 @@ class Judging:
         collected: Collected,
     ) -> list[str]:
         """Score a group; which metrics it counts in."""
-        texts = await together(self._text(one, model) for one in group)
+        texts = await gather_or_cancel(self._text(one, model) for one in group)
         # By what they say, so that who came first has no better place in the judge's list.
         distinct = sorted({*texts}, key=lambda text: hashlib.sha256(text.encode()).digest())
         if len(group) < 2:

@@ -20,7 +20,7 @@ from agl_models.sampling.batcher import Answered, Batcher, Weights
 from agl_models.sampling.forms import CALL, FormRequest, Forms, split_calls
 from agl_models.sampling.sequences import Completion, Sampler, SamplingRequest
 from agl_models.sampling.text_stream import TextStream
-from agl_models.task_group import together
+from agl_models.task_group import gather_or_cancel
 
 logger = logging.getLogger("agl.learning")
 
@@ -98,7 +98,7 @@ class ChatApp(ModelApp[FormRequest]):
         if request.stream:
             await self._answer_in_chunks(request, sampling, writer, send)
             return
-        answers = await together(self._sample(one) for one in sampling)
+        answers = await gather_or_cancel(self._sample(one) for one in sampling)
         pieces = [
             self._ended(request, index, sampling[index], completion, version)
             for index, (completion, version) in enumerate(answers)

@@ -20,13 +20,13 @@ from typing import Any
 
 from agl_learning.advantages.estimator_option import ABOUT, DEFAULT
 from agl_learning.reports.json_lines import is_number
-from agl_views.explanations.token_parts import Term, Why
+from agl_views.explanations.token_parts import Term, TokenExplanation
 
 _SMALL = 1e-9
 """Relative: less than this is rounding."""
 
 
-def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
+def terms_of(found: TokenExplanation, options: Mapping[str, Any]) -> tuple[Term, ...]:
     """The terms of a token; none where no reward reached it.
 
     Args:
@@ -55,7 +55,7 @@ def terms_of(found: Why, options: Mapping[str, Any]) -> tuple[Term, ...]:
     return (*terms, length)
 
 
-def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term]:
+def _rewards(found: TokenExplanation, credit: float, options: Mapping[str, Any]) -> list[Term]:
     raw = sum(one.value for one in found.events)
     said = ", ".join(f"{one.value:.4g} ({one.name})" for one in found.events) or "no reward event"
     terms = [Term("event", raw, said)]
@@ -74,7 +74,7 @@ def _rewards(found: Why, credit: float, options: Mapping[str, Any]) -> list[Term
 
 
 def _advantage(
-    found: Why, credit: float, advantage: float, options: Mapping[str, Any]
+    found: TokenExplanation, credit: float, advantage: float, options: Mapping[str, Any]
 ) -> list[Term]:
     name, group = found.call.estimator, found.group
     if not found.num_shared:
@@ -101,7 +101,7 @@ def _advantage(
     return terms
 
 
-def _lag(found: Why) -> int | None:
+def _lag(found: TokenExplanation) -> int | None:
     """By how many updates the weights that sampled it were behind; None where nobody noted it."""
     step = found.step
     made, sampled = (step.made, step.sampled_by) if step else (None, None)
@@ -110,7 +110,7 @@ def _lag(found: Why) -> int | None:
     return int(made) - 1 - int(sampled)
 
 
-def _staleness(found: Why, options: Mapping[str, Any]) -> Term:
+def _staleness(found: TokenExplanation, options: Mapping[str, Any]) -> Term:
     lag = _lag(found)
     if options.get("sampling_correction.type", "none") != "none":
         gap = _step_metric(found, "logprob_gap")
@@ -125,7 +125,7 @@ def _staleness(found: Why, options: Mapping[str, Any]) -> Term:
     return Term("staleness", 0.0, why, 1.0)
 
 
-def _clip(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
+def _clip(found: TokenExplanation, advantage: float, options: Mapping[str, Any]) -> Term:
     bounds = _bounds(options, advantage)
     is_once = options.get("epochs", 1) == 1 and options.get("minibatch_rows") is None
     is_own = options.get("sampling_correction.type", "none") != "none"
@@ -151,12 +151,12 @@ def _bounds(options: Mapping[str, Any], advantage: float) -> str:
     return f"a ratio counts {both}, as the advantage is not above 0"
 
 
-def _step_metric(found: Why, name: str) -> float | None:
+def _step_metric(found: TokenExplanation, name: str) -> float | None:
     metrics = found.step.metrics if found.step else {}
     return next((value for key, value in metrics.items() if key.endswith(name)), None)
 
 
-def _length(found: Why, advantage: float, options: Mapping[str, Any]) -> Term:
+def _length(found: TokenExplanation, advantage: float, options: Mapping[str, Any]) -> Term:
     number, tokens = (found.step.num_rollouts, found.step.num_tokens) if found.step else (0, None)
     mean = options.get("loss.type")
     if "models" in options:

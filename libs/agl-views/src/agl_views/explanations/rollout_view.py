@@ -28,7 +28,7 @@ class Shown:
     num_attempts: int
     calls: list[ModelCall]
     """In their order; of several answers each is one."""
-    fates: dict[str, CallLine]
+    outcomes: dict[str, CallLine]
     """Call id -> what it got, and whether it was trained."""
     chain: Chain
     spans: list[Span] = field(default_factory=list[Span])
@@ -49,12 +49,12 @@ class Shown:
 
     @property
     def is_accounted(self) -> bool:
-        """Whether an algorithm has accounted for it; else fates are the default adapter's."""
+        """Whether an algorithm has accounted for it; else outcomes are the default adapter's."""
         return self.chain.part is not None
 
     def as_json(self) -> dict[str, Any]:
         """For programs: calls with messages and tokens; spans are those of ``agl spans --json``."""
-        fates = {call_id: asdict(line) for call_id, line in self.fates.items()}
+        outcomes = {call_id: asdict(line) for call_id, line in self.outcomes.items()}
         return {
             "rollout": self.rollout.model_dump(mode="json", exclude={"attempt"}),
             "attempt": self.attempt and self.attempt.model_dump(mode="json"),
@@ -65,7 +65,7 @@ class Shown:
             "rewards_refused": [asdict(reward) for reward in self.explanation.refused],
             "excluded_rollout": self.explanation.excluded_rollout or None,
             "calls": [
-                {**call.model_dump(mode="json"), "fate": fates.get(call.call_id)}
+                {**call.model_dump(mode="json"), "fate": outcomes.get(call.call_id)}
                 for call in self.calls
             ],
         }

@@ -22,7 +22,7 @@ from agl_runs.store import get_run
 from agl_views.explanations.explanation import CallLine, Chain, group_of
 from agl_views.explanations.objective_terms import terms_of
 from agl_views.explanations.recomputation import calls_of, compared_credits, moments_in, recompute
-from agl_views.explanations.token_parts import Bin, Group, Member, Step, Why
+from agl_views.explanations.token_parts import Bin, Group, Member, Step, TokenExplanation
 
 METRICS = (
     "grad_norm",
@@ -39,9 +39,9 @@ METRICS = (
 """Beginnings of the names of metrics that are about a gradient step."""
 
 
-async def why(
+async def explain_token(
     store: LightningStore, chain: Chain, call_id: str, place: int, *, again: bool = False
-) -> Why:
+) -> TokenExplanation:
     """Explain a token that a model sampled.
 
     Args:
@@ -67,7 +67,7 @@ async def why(
     run = await get_run(store, part.run) if part is not None and part.run is not None else None
     options = _options(run, call)
     got = line or CallLine(call_id, call.attempt_id, call.agent_name)
-    found = Why(
+    found = TokenExplanation(
         *(call.rollout_id, got, place, ids[place]),
         logprob=call.response_logprobs[place] if call.response_logprobs else None,
         events=tuple(one for one in chain.whole.rewards if one.span_id in got.sources),

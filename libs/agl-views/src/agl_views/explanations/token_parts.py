@@ -105,7 +105,7 @@ class Recomputed:
 
 
 @dataclass(frozen=True)
-class Why:
+class TokenExplanation:
     """All there is to say about one sampled token."""
 
     rollout_id: str

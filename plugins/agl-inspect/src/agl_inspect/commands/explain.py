@@ -15,8 +15,8 @@ from agl_runs.finding import find_code, placed
 from agl_runs.store import get_run
 from agl_views.explanations.explanation import Explanation, TokenLine, explain
 from agl_views.explanations.reward_lines import refused_text
-from agl_views.explanations.token_explanation import why
-from agl_views.explanations.token_parts import Why
+from agl_views.explanations.token_explanation import explain_token
+from agl_views.explanations.token_parts import TokenExplanation
 from agl_views.tables.file_store import FileStore
 from agl_views.tables.stores import open_store, store_options
 
@@ -63,7 +63,7 @@ def command(
     if token is None and call is not None and not again:
         raise click.UsageError("--call is about a token; give --token too")
 
-    async def read(store: LightningStore) -> tuple[Explanation, Why | None]:
+    async def read(store: LightningStore) -> tuple[Explanation, TokenExplanation | None]:
         chain = await explain(store, await rollout_of(store, name, accounted=True), step)
         if again and chain.part is not None and chain.part.run is not None:
             run = await get_run(store, chain.part.run)
@@ -76,12 +76,12 @@ def command(
             called = next((line.call_id for line in lines), None)
         if called is not None:
             whole = chain.whole if call is not None else chain.only(row)
-            return whole, await why(store, chain, called, place, again=again)
+            return whole, await explain_token(store, chain, called, place, again=again)
         explanation = chain.only(row, token)
         of = explanation.token
         if of is None or of.call_id is None or of.place is None:
             return explanation, None
-        return explanation, await why(store, chain, of.call_id, of.place, again=again)
+        return explanation, await explain_token(store, chain, of.call_id, of.place, again=again)
 
     explanation, found = read_and_close(open_store(path, url), read)
     if as_json:
@@ -141,7 +141,7 @@ def _token_text(token: TokenLine) -> str:
     )
 
 
-def _why_lines(found: Why) -> Iterator[str]:
+def _why_lines(found: TokenExplanation) -> Iterator[str]:
     """A fact per line."""
     for one in found.events:
         by = f" by {one.writer}" if one.writer else ""

@@ -101,7 +101,9 @@ async def show_pair(
 
 def _figures(shown: Shown) -> dict[str, Any]:
     rollout, attempt = shown.rollout, shown.attempt
-    fates = [shown.fates[call.call_id] for call in shown.calls if call.call_id in shown.fates]
+    outcomes = [
+        shown.outcomes[call.call_id] for call in shown.calls if call.call_id in shown.outcomes
+    ]
     took = [call.end_time - call.start_time for call in shown.calls
             if call.start_time is not None and call.end_time is not None]  # fmt: skip
     is_accounted = shown.explanation.algorithm is not None  # else nobody trained, or gave credit
@@ -114,10 +116,10 @@ def _figures(shown: Shown) -> dict[str, Any]:
         "attempts": shown.num_attempts,
         "reward": shown.given.reward,
         "reward_on_the_way": shown.given.on_the_way,
-        "credit": mean(one.reward for one in fates if is_accounted),
-        "advantage": mean(one.advantage for one in fates),
+        "credit": mean(one.reward for one in outcomes if is_accounted),
+        "advantage": mean(one.advantage for one in outcomes),
         "calls": len(shown.calls),
-        "trained": sum(one.excluded is None for one in fates) if is_accounted else None,
+        "trained": sum(one.excluded is None for one in outcomes) if is_accounted else None,
         "tokens": sum(len(call.response_token_ids or ()) for call in shown.calls),
         "seconds": attempt.end_time - attempt.start_time if attempt and attempt.end_time else None,
         "model_seconds": sum(took),  # which may overlap

@@ -100,7 +100,7 @@ def _call(shown: Shown, place: int, call: ModelCall) -> Iterator[str]:
         time = f", {call.end_time - call.start_time:.2f} s"
     model, agent, end = _about(call, "a model")
     yield f"--- call {place}: {model}{agent}{choice}, {sizes} tokens{time}{end} ({call.call_id})"
-    fate = shown.fates.get(call.call_id)
+    fate = shown.outcomes.get(call.call_id)
     if fate is None:
         return
     got = "no reward" if fate.reward is None else f"reward {fate.reward:.4g}"
@@ -200,12 +200,12 @@ class ShownSpan:
     span: Span
     calls: tuple[ModelCall, ...]
     """One per answer; none where the span is no call."""
-    fates: dict[str, CallLine]
+    outcomes: dict[str, CallLine]
     """Call id -> what it got."""
     masks: dict[str, list[int]]
     """Call id -> per sampled token 1 where it was trained; only of calls in a row."""
     account: str
-    """Whose account ``fates`` are: of which step, or nobody's."""
+    """Whose account ``outcomes`` are: of which step, or nobody's."""
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -215,7 +215,7 @@ class ShownSpan:
             "calls": [
                 {
                     **call.model_dump(mode="json"),
-                    "fate": asdict(fate) if (fate := self.fates.get(call.call_id)) else None,
+                    "fate": asdict(fate) if (fate := self.outcomes.get(call.call_id)) else None,
                     "mask": self.masks.get(call.call_id),
                 }
                 for call in self.calls
@@ -248,8 +248,8 @@ async def show_span(
         if line.tokens
     }
     account = f"step {whole.step} of {whole.algorithm}" if whole.algorithm else ""
-    fates = {one: line for one, line in whole.lines.items() if line.attempt_id == attempt_id}
-    return ShownSpan(spans[0], calls, fates, masks, account)
+    outcomes = {one: line for one, line in whole.lines.items() if line.attempt_id == attempt_id}
+    return ShownSpan(spans[0], calls, outcomes, masks, account)
 
 
 def span_lines(shown: ShownSpan, *, tokens: bool = False, full: bool = False) -> Iterator[str]:
@@ -294,7 +294,7 @@ def _span_call(shown: ShownSpan, call: ModelCall, tokens: bool, full: bool) -> I
     yield f"model    {model}{version}{agent}{end}"
     if call.response_id:
         yield f"answer   {printable(call.response_id)}"
-    fate = shown.fates.get(call.call_id)
+    fate = shown.outcomes.get(call.call_id)
     if fate is not None:
         yield f"learned  {shown.account or 'no algorithm has accounted for it'}"
         yield from (f"  {printable(line)}" for line in [*call_lines(fate)][1:])

@@ -111,7 +111,7 @@ def turns_of(
         raw = f"{address}/raw?call={quote(call.call_id, safe='')}"
         begin = tokens_from.get(call.call_id, 0)
         # What nobody accounted for is open; the default adapter's opinion of it is no fate.
-        fate = shown.fates.get(call.call_id) if shown.is_accounted else None
+        fate = shown.outcomes.get(call.call_id) if shown.is_accounted else None
         given = (call.prompt_token_ids or [])[-MOST_TOKENS:] if colour == "mask" else []
         sampled = (call.response_token_ids or [])[begin : begin + MOST_TOKENS]
         before, known = (texts(call.served_model, ids) for ids in (given, sampled))

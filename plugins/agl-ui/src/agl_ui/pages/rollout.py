@@ -33,8 +33,7 @@ from agl_ui.pages.spans import Window, window
 from agl_ui.read_only_store import DAMAGE
 from agl_ui.token_texts import texts_of
 from agl_views.explanations.rollout_view import Shown, find_rollout, show, text_of
-from agl_views.explanations.token_explanation import why
-from agl_views.explanations.token_parts import Why
+from agl_views.explanations.token_explanation import explain_token
 from agl_views.explanations.trace_reader import MOST_CALLS, Part
 from agl_views.tables.file_store import file_of
 
@@ -68,7 +67,9 @@ async def write(request: Request, sources: DataSources) -> Page:
         raise HTTPException(400, f"colour={colour[:50]!r}: expected one of {', '.join(COLOURS)}")
     found = None
     if token is not None:
-        found = await why(source.store, shown.chain, call_id, token, again="again" in given)
+        found = await explain_token(
+            source.store, shown.chain, call_id, token, again="again" in given
+        )
     if given.get("again", "1") != "1":
         raise HTTPException(400, f"again={given['again'][:50]!r}: expected 1")
     if turn > max(1, _num_turns(shown)):
@@ -209,7 +210,7 @@ async def explained(request: Request, sources: DataSources) -> Page:
     call_id = given.get("call", "")
     if call_id not in shown.chain.calls and not shown.chain.trace.is_whole:
         shown = await show(source.store, request.path_params["rollout_id"], number, step)
-    found: Why = await why(source.store, shown.chain, call_id, token, again="again" in given)
+    found = await explain_token(source.store, shown.chain, call_id, token, again="again" in given)
     body = json.dumps(asdict(found), default=str).encode()
     return Page("", {}, answer=Response(body, media_type="application/json"))
 
