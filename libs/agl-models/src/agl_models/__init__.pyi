@@ -4,6 +4,8 @@ from .completions import (
     Piece as Piece,
     RequestError as RequestError,
     TextRequest as TextRequest,
+    end_tokens as end_tokens,
+    render_prompt as render_prompt,
 )
 from .gateways import WHOLE_SOFTMAX as WHOLE_SOFTMAX, model_served as model_served
 from .model_app import ModelApp as ModelApp
@@ -14,6 +16,7 @@ from .sampling.app import ChatApp as ChatApp
 from .sampling.batcher import Weights as Weights
 from .sampling.sequences import (
     Completion as Completion,
+    Constraint as Constraint,
     Sampler as Sampler,
     SamplingRequest as SamplingRequest,
 )

@@ -1,6 +1,14 @@
 from .calls.conversations import conversation as conversation
 from .calls.reader import model_calls as model_calls
-from .credit import CreditRule as CreditRule, GroupRule as GroupRule
+from .calls.sources.dialect import Dialect as Dialect
+from .calls.sources.fields import make_call as make_call
+from .credit import (
+    Ask as Ask,
+    Conversation as Conversation,
+    CreditRule as CreditRule,
+    GroupRule as GroupRule,
+    Score as Score,
+)
 from .final_rewards import FinalReward as FinalReward, final_reward as final_reward
 from .ledger.ledger import (
     Ledger as Ledger,
@@ -8,7 +16,7 @@ from .ledger.ledger import (
     load_parts as load_parts,
     save_ledger as save_ledger,
 )
-from .row_builder import RowsAdapter as RowsAdapter
+from .row_builder import RowsAdapter as RowsAdapter, RowSet as RowSet
 from .seeds import seed_of as seed_of
 from .training_data import (
     Choice as Choice,
