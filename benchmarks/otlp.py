@@ -11,7 +11,9 @@ call, and its messages), 64 to a request.
 import argparse
 import random
 import statistics
+import sys
 import time
+from pathlib import Path
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -19,7 +21,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from agl.cli.shared import print_table
 from agl.types import Span
 from agl_http import otlp
-from agl_testing.otlp import request_of
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.otlp_requests import request_of
 
 SPANS = 64
 

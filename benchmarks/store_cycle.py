@@ -235,8 +235,10 @@ def spans(rollout: dict) -> bytes:
 
 def protobuf(rollout: dict) -> bytes:
     """The same as OTLP."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.otlp_requests import request_of
+
     from agl.types import Span
-    from agl_testing.otlp import request_of
 
     return request_of(
         Span.model_validate_json(span(rollout, number)) for number in range(1, SPANS + 1)

@@ -10,12 +10,12 @@ import aiohttp
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from tests.otlp_requests import request_of
 
 import agl
 from agl.errors import ConfigError
 from agl_http.tokens import Tokens, issue_token, tokens_of
 from agl_server import runner_tokens
-from agl_testing.otlp import request_of
 
 from .test_tokens import Bench, reward_of, serving
 

@@ -19,10 +19,10 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.interpreter import started
+from tests.otlp_requests import request_of
 
 import agl
 from agl_server.routes import StoreRoutes
-from agl_testing.otlp import request_of
 
 from .hostile import Attack, Attempt, Target, attacks
 

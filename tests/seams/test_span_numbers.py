@@ -3,10 +3,10 @@
 from collections.abc import AsyncGenerator
 
 import pytest
+from tests.otlp_requests import request_of
 
 import agl
 from agl.store.span_checks import MAX_SEQUENCE_ID
-from agl_testing.otlp import request_of
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.otlp_requests import request_of
 from tests.run_project import refuses, succeeds
 
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import LLM, Document, Failure, PromptTemplate, RolloutConfig, Span, TraceStatus
 from agl_sqlite import SqliteLightningStore
-from agl_testing.otlp import request_of
 from agl_views.tables.file_store import FileStore
 
 from .traces import call_of, filled, ids_of, reward_span

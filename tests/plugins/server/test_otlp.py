@@ -17,13 +17,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
+from tests.otlp_requests import request_of
 
 from agl.errors import DamagedRecordError
 from agl.store.packed_span import unpacked
 from agl.types import AttemptedRollout, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from agl_http import otlp
 from agl_server.server import LightningStoreServer
-from agl_testing.otlp import request_of
 
 from .store_calls import serving
 

@@ -77,7 +77,7 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     if name and os.path.isdir(name):  # one that is too long is none
         runs, name, where = runs_here(Path(name)), "", f"in {name!r}"
     elif file is not None and file.config.store != RunConfig.store:
-        runs, where = _runs_of_store(file), "in the store of the file"
+        runs, where = _runs_of_store(file, name), "in the store of the file"
     else:
         runs = runs_here(None if run_dir is None else Path(run_dir))
     if name:
@@ -95,21 +95,21 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     return found[-1]
 
 
-def _runs_of_store(file: "ConfigFile") -> "list[Run]":
-    from agl.plugins.build import build_component
-    from agl.store.base import LightningStore
+def _runs_of_store(file: "ConfigFile", name: str) -> "list[Run]":
+    from agl.plugins.parts import plan_part
     from agl_runs.finding import last_time
     from agl_runs.local_runs import runs_here, runs_in
 
-    spec = file.config.store
+    spec, run_dir = file.config.store, file.config.run_dir
     if isinstance(spec, dict) and spec.get("type", "sqlite") == "sqlite":
-        path, run_dir = spec.get("path"), file.config.run_dir
+        path = spec.get("path")
         if path is None:  # options of the one in the run's folder
             return runs_here(None if run_dir is None else Path(run_dir))
         return sorted(runs_in(Path(path)), key=last_time) if Path(path).is_file() else []
-    store = build_component(
-        spec, group="agl.stores", expected_type=LightningStore, where=file.where("store")
-    )
+    found = sorted(Path(RUNS).glob(f"*{name}*/store.*/"), key=os.path.getmtime)
+    folders = [one.parent for one in found] if run_dir is None else [Path(run_dir)]
+    option: dict[str, Any] = {"path": str(folders[-1] / STORE)} if folders else {}
+    store = plan_part("store", spec, where=file.where("store"), **option).build()
     return sorted(read_and_close(store, query_runs), key=last_time)
 
 
@@ -140,8 +140,9 @@ def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
     finally:
         asyncio.run(store.close())
         if trainer is not None and trainer.result.run_id:
-            _sum_up(trainer.result, plan.options.get("path"), folder, dry=dry)
-        elif is_new and {one.name for one in folder.iterdir()} <= {CONFIG, STORE}:
+            path = getattr(store, "path", None)
+            _sum_up(trainer.result, path, folder, None if dry else file.path)
+        elif is_new and {one.stem for one in folder.iterdir()} <= {"config", "store"}:
             shutil.rmtree(folder)  # nothing was started
     if result.rollouts and "succeeded" not in result.rollouts:
         most = result.failures[0] if result.failures else "no reason was stored"
@@ -152,8 +153,8 @@ def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
         raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(result: "RunResult", path: str | None, folder: Path, *, dry: bool) -> None:
-    """Print what came of the run, and how it goes on if it is not at its end."""
+def _sum_up(result: "RunResult", path: str | None, folder: Path, file: Path | None) -> None:
+    """Print what came of the run, and how it goes on with ``file`` if it is not at its end."""
     print(result.summary)
     if path is not None:
         print(f"store        {path}")
@@ -161,9 +162,10 @@ def _sum_up(result: "RunResult", path: str | None, folder: Path, *, dry: bool) -
         # What an error of the run says, the command says last.
         error = result.record.generations[-1].error if result.status == "stopped" else None
         note(f"run {result.run_id} {result.status}{f': {error}' if error else ''}")
-        if not dry:
-            name = result.run_id if folder.parent == Path(RUNS) else folder
-            note(f"to go on: agl run --resume {name}")
+        if file is not None:
+            is_here = (folder / STORE).is_file()  # where a run is found without its file
+            name = folder if is_here and folder.parent != Path(RUNS) else result.run_id
+            note(f"to go on: agl run {'' if is_here else f'{file} '}--resume {name}")
 
 
 def new_run(config: "RunConfig") -> RunRequest:

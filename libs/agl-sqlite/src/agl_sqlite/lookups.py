@@ -15,6 +15,7 @@ def _bytes(column: str) -> str:
 
 
 SQL: Final = statements(
+    "agl_sqlite",
     body="CAST(body AS BLOB)",
     newest="t.a = (SELECT max(a) FROM attempt WHERE n = r.n)",
     column=_bytes,
@@ -36,12 +37,10 @@ class SqliteLookups(SqlLookups):
         return self.connection.execute(sql, values).fetchall()
 
     def within(self, column: str, values: Iterable[Any]) -> tuple[str, list[Any]]:
-        return f"{column} IN (SELECT value FROM json_each(?))", [values_json(values)]
+        # json_each cuts off texts at a NUL: those with one, nobody has stored.
+        known = [one for one in values if "\0" not in str(one)]
+        sql = f"{column} IN (SELECT value FROM json_each(?))"
+        return sql, [json_of(known, "what is looked for")]
 
     def contains(self, column: str) -> str:
         return f"instr({column}, ?) > 0"
-
-
-def values_json(values: Iterable[Any]) -> str:
-    """JSON for ``json_each``, which cuts off texts at a NUL: those with one, nobody has stored."""
-    return json_of([one for one in values if "\0" not in str(one)], "what is looked for")

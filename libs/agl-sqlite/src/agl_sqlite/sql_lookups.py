@@ -42,17 +42,14 @@ def read_statements(package: str, file: str) -> dict[str, str]:
 
 
 def statements(
-    body: str,
-    newest: str,
-    package: str | None = None,
-    column: Callable[[str], str] = lambda name: name,
+    *packages: str, body: str, newest: str, column: Callable[[str], str] = lambda name: name
 ) -> dict[str, str]:
-    """The statements of ``statements.sql``, by name, with texts for its words in braces.
+    """The statements of ``statements.sql``, by name.
 
     Args:
-        body: How that of a span is read.
+        packages: With such a file; of two with one name, the later one counts.
+        body: How that of a span is read. This and others stand for words in braces.
         newest: The condition that an attempt ``t`` is the newest of the rollout ``r``.
-        package: One with a ``statements.sql`` of its own, whose statements come first.
         column: How a column is read.
     """
     # Attempts have the number of their rollout, and not its id.
@@ -68,12 +65,10 @@ def statements(
         "worker_values": ", ".join("?" for _ in WORKER_FIELDS),
         "worker_changes": ", ".join(f"{name} = excluded.{name}" for name in WORKER_FIELDS),
     }
-    found = read_statements("agl_sqlite", "statements.sql")
-    if package is not None:
-        found |= read_statements(package, "statements.sql")
-    for word, sql in words.items():
-        for name, text in found.items():
-            found[name] = text.replace(f"{{{word}}}", sql)
+    found: dict[str, str] = {}
+    for package in packages:
+        for name, text in read_statements(package, "statements.sql").items():
+            found[name] = re.sub(r"{(\w+)}", lambda match: words[match[1]], text)
     return found
 
 

@@ -111,9 +111,6 @@ ON CONFLICT (kind, key) DO UPDATE
 SET version = excluded.version, n = excluded.n, rollout_id = excluded.rollout_id,
     body = excluded.body;
 
--- name: delete_documents
-DELETE FROM document WHERE kind = ? AND key IN (SELECT value FROM json_each(?));
-
 -- name: resources
 SELECT {resources} FROM resources WHERE resources_id = ?;
 

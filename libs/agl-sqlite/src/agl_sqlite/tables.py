@@ -15,7 +15,7 @@ from agl.store.packed_span import AnySpan
 from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import json_of
 from agl_sqlite.ids import make_id, number_of
-from agl_sqlite.lookups import SQL, values_json
+from agl_sqlite.lookups import SQL
 from agl_sqlite.rows import (
     changed_attempt,
     changed_fields,
@@ -312,8 +312,9 @@ class SqliteTables(WriteBehind):
         self.connection.execute(SQL["save_document"], row_of_document(document))
 
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
-        values = kind, values_json(keys)
-        return self.connection.execute(SQL["delete_documents"], values).rowcount
+        within, values = self.within("key", keys)
+        sql = f"DELETE FROM document WHERE kind = ? AND {within}"
+        return self.connection.execute(sql, [kind, *values]).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
         counts, num_queued = delete_rollouts(self, rollout_ids, only_count=only_count)

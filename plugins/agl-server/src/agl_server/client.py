@@ -73,6 +73,7 @@ class LightningStoreClient(LightningStore):
     ) -> None:
         each = server_address.split(",") if isinstance(server_address, str) else server_address
         found = [without_token(one.strip()) for one in each]
+        addresses = [address for address, _ in found]
         given, *others = {given for _, given in found if given} or {None}
         if others:
             raise ConfigError("servers of one store have one token: start all with the same one")
@@ -82,11 +83,7 @@ class LightningStoreClient(LightningStore):
         self._token = token
         self._claims = ClaimTokens(token)
         self._transport = Transport(
-            [address for address, _ in found],
-            token,
-            retry_delays,
-            request_timeout,
-            connection_timeout,
+            addresses, token, retry_delays, request_timeout, connection_timeout
         )
 
     # --- being a store

