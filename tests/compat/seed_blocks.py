@@ -41,7 +41,6 @@ import agentlightning as agl
 def apo_rollout(task: str, prompt_template: agl.PromptTemplate) -> float:
     return float(task in prompt_template.format(any_question=task))
 """
-ELLIPSIS = "three dots stand where the rest of the program is"
 ROOMS = """
 from typing import TypedDict
 import agentlightning as agl
@@ -74,7 +73,6 @@ STORE = """
 import agentlightning as agl
 store = agl.InMemoryLightningStore()
 """
-WANTS_A_RUN = "trainer = agl.Trainer"
 CALC = """
 import sys, types, os
 import agentlightning as agl

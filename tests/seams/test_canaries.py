@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.models import answer_of
+from tests.stores import opened
 
 import agl
 from agl.cli import cli
@@ -65,8 +66,7 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
     assert caplog.text.count(warning) == is_fooled
 
     async def statuses() -> set[str]:
-        store = agl.SqliteLightningStore(starts.folder / "store.db")
-        try:
+        async with opened(starts.folder / "store.db") as store:
             canaries = [one for one in await store.query_rollouts() if one.mode == "test"]
             assert len(canaries) == 4 * COPIES
             assert {one.config.timeout_seconds for one in canaries} == {60.0}
@@ -76,8 +76,6 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
             counts = await delete_run(store, starts.result.run_id, only_count=True)
             assert counts["rollouts"] == 8 * COPIES
             return statuses
-        finally:
-            await store.close()
 
     assert {"succeeded"} <= asyncio.run(statuses()) <= {"succeeded", "cancelled"}
 

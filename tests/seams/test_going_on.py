@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
@@ -117,11 +118,8 @@ class Starts:
         """The ledger has each rollout once, and what the summary says."""
 
         async def look() -> list[Any]:
-            store = agl.SqliteLightningStore(self.folder / "store.db")
-            try:
+            async with opened(self.folder / "store.db") as store:
                 return await agl.load_parts(store)
-            finally:
-                await store.close()
 
         parts = asyncio.run(look())
         ledger = Ledger.of_parts(parts)
@@ -133,11 +131,8 @@ class Starts:
         """From which places on all was drawn anew: mode, and after how many steps."""
 
         async def look() -> list[int]:
-            store = agl.SqliteLightningStore(self.folder / "store.db")
-            try:
+            async with opened(self.folder / "store.db") as store:
                 found = await store.query_documents("step")
-            finally:
-                await store.close()
             (places,) = [one.body["places"] for one in found if one.key.endswith("/redrawn")]
             return places
 

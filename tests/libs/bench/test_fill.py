@@ -54,8 +54,8 @@ def test_filled_records_are_what_the_store_writes_of_the_same(filled, tmp_path):
     again = tmp_path / "again.db"
 
     async def write_again() -> dict[str, str]:
-        store, ids = agl.SqliteLightningStore(again), {}
-        try:
+        ids: dict[str, str] = {}
+        async with opened(again) as store:
             for rollout, attempts, spans, parts in records:
                 about = {name: getattr(rollout, name) for name in ("mode", "config", "metadata")}
                 request = EnqueueRolloutRequest(input=rollout.input, **about)
@@ -73,8 +73,6 @@ def test_filled_records_are_what_the_store_writes_of_the_same(filled, tmp_path):
                     text = text.replace(old, fresh)
                 parts = [agl.LedgerPart.model_validate(one) for one in json.loads(text)]
                 await put_parts(store, parts)
-        finally:
-            await store.close()
         return ids
 
     ids = asyncio.run(write_again())
