@@ -215,8 +215,7 @@ def tests_plugins(session: nox.Session) -> None:
         if "mark.plugins" in path.read_text(encoding="utf-8")
     ]
     folders = [f"tests/{name}" for name in PLUGIN_TESTS]
-    # They wait three times as long as they compute.
-    run_tests(session, "-n", "5", "--only-plugins-of-core", *folders, *asked)
+    run_tests(session, "--only-plugins-of-core", *folders, *asked)
 
 
 def run_tests(session: nox.Session, *options: str) -> None:

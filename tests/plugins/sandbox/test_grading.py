@@ -254,7 +254,7 @@ async def test_grader_that_takes_too_long_is_killed(store):
 
 
 async def test_grader_that_takes_the_rest_of_a_rollouts_time_fails(run_one, store):
-    config = agl.RolloutConfig(timeout_seconds=4.0)
+    config = agl.RolloutConfig(timeout_seconds=6.0)
     attempt = await run_one(answers(sleeps), store, config=config)
     assert (attempt.status, attempt.error.boundary) == ("failed", "evaluator")
     assert attempt.end_time - attempt.start_time < 10

@@ -272,7 +272,7 @@ class AttemptRunner:
         assert self.grader is not None
         limit = rollout.config.timeout_seconds or float("inf")
         left = max(0.0, began + limit - time.monotonic())  # the store ends the attempt then
-        seconds = min(self.grade_timeout, 0.9 * left, max(left - 2, left / 2))
+        seconds = min(self.grade_timeout, 0.9 * left, max(left - 3, left / 2))
         call = AgentCall(
             self.grader.grade,
             (question, artefact, seconds),

@@ -72,8 +72,11 @@ def store_app(
 
         return openapi_of(listed, beside)
 
+    describing = asyncio.Lock()  # FastAPI fails where two threads describe one set of types
+
     async def openapi(request: Request) -> Response:
-        return JSONResponse(await asyncio.to_thread(description))
+        async with describing:
+            return JSONResponse(await asyncio.to_thread(description))
 
     signals = ("metrics", "logs", "development/profiles")
     beside = [

@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import threading
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, cast
 
@@ -11,9 +10,6 @@ from starlette import routing
 
 import agl
 from agl_server.dispatch import Route
-
-_LOCK = threading.Lock()
-"""FastAPI fails where two threads describe one set of types."""
 
 
 def openapi_of(routes: Sequence[Route], beside: Sequence[routing.Route]) -> dict[str, Any]:
@@ -30,8 +26,7 @@ def openapi_of(routes: Sequence[Route], beside: Sequence[routing.Route]) -> dict
     for one in beside:
         verbs = {"GET", "POST"} & cast(set[str], one.methods)
         api.add_api_route(one.path, one.endpoint, methods=[*verbs], response_class=Response)
-    with _LOCK:
-        return api.openapi()
+    return api.openapi()
 
 
 def _described(route: Route) -> Callable[..., Any]:
