@@ -43,8 +43,9 @@ TEST_TOOLS = [
     "filelock>=3.16",
 ]
 JUPYTER = ["ipykernel>=6.29", "jupyter_client>=8.6"]
-# More than two on two cores, as tests wait; each collects for itself.
-PARALLEL = ("-n", "3", "--dist", "worksteal")
+# More than two on two cores, as tests wait; each collects for itself. CI runs sessions beside each
+# other, and wants fewer.
+PARALLEL = ("-n", os.environ.get("TEST_WORKERS", "6"), "--dist", "worksteal")
 TRAINING = ("-n", "2", "--dist", "worksteal")
 # What `docs/reference/frameworks.md` is about; pinned, as that page names versions.
 TRACED_FRAMEWORKS = [
