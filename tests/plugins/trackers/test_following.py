@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agl_trackers.following import Following
+from agl_trackers.rollouts import Following
 
 
 async def queued(store: Any, number: int, run: str = "mine", **about: Any) -> list[str]:
@@ -21,7 +21,7 @@ async def end(store: Any, number: int, status: str = "succeeded") -> None:
 @pytest.fixture
 async def following(store, monkeypatch):
     """One that asks for two at a time."""
-    monkeypatch.setattr("agl_trackers.following.ASKED", 2)
+    monkeypatch.setattr("agl_trackers.rollouts.ASKED", 2)
     following = Following(store, "mine")
     await following.start()
     return following

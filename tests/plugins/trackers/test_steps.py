@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agl_trackers.steps import ended_rollouts
+from agl_trackers.rollouts import ended_rollouts
 
 from .test_following import end, queued
 
@@ -15,7 +15,7 @@ async def some(store: Any, step: int | None, most: int = 8, since: float = 0.0) 
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    monkeypatch.setattr("agl_trackers.steps.ASKED", 4)
+    monkeypatch.setattr("agl_trackers.rollouts.ASKED", 4)
 
 
 async def test_those_of_a_step_are_found_behind_many_of_later_steps(store):

@@ -14,7 +14,7 @@ from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
 from agl.utils.secrets import learn
 from agl_trackers.delivery import Delivery
-from agl_trackers.steps import ASKED, ended_rollouts
+from agl_trackers.rollouts import ASKED, ended_rollouts
 
 from .runs import PROMPTS, SECRET, Fails, Hang, Learner, Recorder, fit
 

@@ -6,28 +6,19 @@ JSON of typed parts (``gen_ai.input.messages``).
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Attributes, Span
 from agl.utils.json_values import parse_json
-from agl.utils.secrets import hide
-from agl.utils.text import capped
 from agl_records.training_data import ModelCall
-from agl_trackers.records import LONGEST_TEXT
+from agl_trackers.records import shown
 
 KIND = "openinference.span.kind"
 SESSION = "session.id"
 CONVERSATION = "gen_ai.conversation.id"
 PROMPT_TOKENS = (Key.INPUT_TOKENS.value, "llm.token_count.prompt")
 COMPLETION_TOKENS = (Key.OUTPUT_TOKENS.value, "llm.token_count.completion")
-
-
-@lru_cache(maxsize=2_048)
-def shown(text: str) -> str:
-    """A text without secrets and not too long; a call says again what those before it said."""
-    return hide(capped(text, LONGEST_TEXT))
 
 
 def call_attributes(call: ModelCall, records: Sequence[Span]) -> Attributes:

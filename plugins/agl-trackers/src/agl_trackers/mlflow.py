@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,22 +41,19 @@ class MLflow(Tracker):
     """What the run is called; its id if left out."""
     register_prompts: bool = True
     """Whether prompts are versions in MLflow's registry as well, as ``EXPERIMENT.NAME``."""
-    _mlflow: Any = field(default=None, init=False, repr=False)
-    _client: Any = field(default=None, init=False, repr=False)
-    _run_id: str = field(default="", init=False, repr=False)
-    _about: RunAbout | None = field(default=None, init=False, repr=False)
 
     def begin(self, about: RunAbout) -> None:
-        mlflow = self._mlflow = importlib.import_module("mlflow")
+        mlflow: Any = importlib.import_module("mlflow")
+        self._mlflow, self._about = mlflow, about
         # A client of its own: the agent's current run and address stay as they are.
-        self._client, self._about = mlflow.MlflowClient(self.tracking_uri), about
+        self._client = mlflow.MlflowClient(self.tracking_uri)
         found = self._client.get_experiment_by_name(self.experiment)
         experiment = found.experiment_id if found else self._new_experiment()
         same = f"tags.`{RUN_TAG}` = '{about.run_id}'"
         runs = self._client.search_runs([experiment], same, max_results=1)
         config = _plain(about.config)
         if runs:
-            self._run_id = runs[0].info.run_id
+            self._run_id: str = runs[0].info.run_id
             self._client.update_run(self._run_id, status="RUNNING")
             self._client.log_dict(self._run_id, config, f"config-{about.generation}.json")
             return
@@ -99,7 +96,6 @@ class MLflow(Tracker):
         file = f"prompts/{_key(prompt.name)}/step-{step:06d}-{_key(prompt.version)}.txt"
         self._client.log_text(self._run_id, prompt.text, file)
         if self.register_prompts:
-            assert self._about is not None
             tags = {RUN_TAG: self._about.run_id, "step": str(step), "version": prompt.version}
             name = re.sub(r"[^\w.\-]", "-", f"{self.experiment}.{prompt.name}")
             self._client.register_prompt(name, prompt.text, f"after step {step}", tags)

@@ -16,8 +16,8 @@ from agl.types import Attempt, AttemptedRollout, Rollout, Span
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
-from agl_trackers.following import Following
-from agl_trackers.tracker import options_alone, require
+from agl_trackers.rollouts import Following
+from agl_trackers.tracker import options_of, require
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -63,19 +63,6 @@ class OTLP(agl.Hook):
     """How often the store is asked for rollouts that have ended."""
     wait_seconds: float = 10.0
     """Longest that the end of the run waits for the collector."""
-    _delivery: Delivery | None = field(default=None, init=False, repr=False)
-    _following: Following | None = field(default=None, init=False, repr=False)
-    _task: Any = field(default=None, init=False, repr=False)
-    _exporter: Any = field(default=None, init=False, repr=False)
-    _resource: Any = field(default=None, init=False, repr=False)
-    _ending: Any = field(default=None, init=False, repr=False)
-    _pending: deque[Rollout] = field(default_factory=deque[Rollout], init=False, repr=False)
-    """Rollouts that have ended and are not sent."""
-    _alone: dict[str, int] = field(default_factory=dict[str, int], init=False, repr=False)
-    """Rollouts that were not taken alone -> how many tries had succeeded until then."""
-    _sent: int = field(default=0, init=False, repr=False)
-    """Tries that succeeded."""
-    _failures: int = field(default=0, init=False, repr=False)
 
     def __repr__(self) -> str:
         """Without keys."""
@@ -92,19 +79,25 @@ class OTLP(agl.Hook):
                     f"OTLP: {name}: expected an address with http:// or https://, got {address!r}"
                 )
         require("otlp", "opentelemetry.exporter.otlp.proto.http")
+        self._task: asyncio.Task[None] | None = None
+        """Set when a run starts, as is all else that belongs to one."""
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
         run_id, _ = algorithm.get_run() or ("run", 1)
-        self._delivery, self._failures, self._sent = Delivery("otlp"), 0, 0
-        self._pending.clear()
-        self._alone.clear()
-        self._ending, self._following = asyncio.Event(), Following(store, run_id)
+        self._task, self._ending = None, asyncio.Event()
+        self._delivery, self._following = Delivery("otlp"), Following(store, run_id)
+        self._pending: deque[Rollout] = deque()
+        """Rollouts that have ended and are not sent."""
+        self._alone: dict[str, int] = {}
+        """Rollouts that were not taken alone -> how many tries had succeeded until then."""
+        self._failures = self._sent = 0
+        """Tries that failed since one succeeded, and that succeeded."""
         self._delivery.put("the start", partial(self._open, run_id))
         await self._following.start()
         self._task = asyncio.create_task(self._follow(store))
 
     async def on_run_end(self) -> None:
-        if self._delivery is None or self._task is None or self._following is None:
+        if self._task is None:
             return
         self._ending.set()
         loop = asyncio.get_running_loop()
@@ -118,9 +111,9 @@ class OTLP(agl.Hook):
             hung = self._delivery.seconds_under_way
             why = f"the collector had not answered after {hung:.0f} s" if hung else "it had failed"
             self._delivery.drop(why, len(self._pending))
-        await self._count_unread(self._following)
+        await self._count_unread()
         left = max(0.0, until - loop.time())
-        await self._delivery.close(left, self._shut, hung=seconds)
+        await self._delivery.close(left, lambda: self._exporter.shutdown(), hung=seconds)
 
     async def _follow(self, store: "LightningStore") -> None:
         """Until the run ends and all is read: read what has ended, as fast as it is sent.
@@ -128,16 +121,13 @@ class OTLP(agl.Hook):
         What fails is tried again after a pause, half as much at once, so that a collector that
         fails or hangs costs next to nothing, and what cannot be taken ends up alone.
         """
-        delivery, following = self._delivery, self._following
-        assert delivery is not None
-        assert following is not None
-        size, alone = 1, 0
+        delivery, size, alone = self._delivery, 1, 0
         await delivery.idle()  # nothing is read for what cannot be opened, or hangs there
         while not delivery.is_failing:
             is_last, is_sent, is_all = self._ending.is_set(), True, False
             try:
                 if len(self._pending) < size:
-                    some = await following.ended(all_open=is_last)
+                    some = await self._following.ended(all_open=is_last)
                     self._pending.extend(some)
                     is_all = not some
             except Exception as error:
@@ -162,7 +152,6 @@ class OTLP(agl.Hook):
 
     async def _try(self, store: "LightningStore", size: int) -> bool:
         """Read and send the first of those that wait; whether they were sent."""
-        assert self._delivery is not None
         some = [self._pending[n] for n in range(min(size, len(self._pending)))]
         try:
             batch = [one for rollout in some for one in await _attempts(store, rollout)]
@@ -184,7 +173,6 @@ class OTLP(agl.Hook):
 
     async def _deliver(self, batch: Sequence[Ended]) -> bool:
         """Have a batch sent by the thread, and wait for it; whether it was."""
-        assert self._delivery is not None
         answer: Future[bool] = Future()
 
         def send() -> None:
@@ -199,21 +187,19 @@ class OTLP(agl.Hook):
         self._delivery.put("spans", send, 0)
         return await asyncio.wrap_future(answer)
 
-    async def _count_unread(self, following: Following) -> None:
+    async def _count_unread(self) -> None:
         """What was not even looked at, as the collector failed or hung."""
-        assert self._delivery is not None
         unread = 0
         with contextlib.suppress(Exception):
             for _ in range(MOST_COUNTED):
-                some = await following.ended(all_open=True)
+                some = await self._following.ended(all_open=True)
                 unread += len(some)
                 if not some:
                     break
         if unread:
             self._delivery.drop("the run had ended before they were read", unread)
-        if following.num_open:
-            why = "their rollouts had not ended when the run did"
-            self._delivery.drop(why, following.num_open)
+        if still_open := self._following.num_open:
+            self._delivery.drop("their rollouts had not ended when the run did", still_open)
 
     async def _rest(self, seconds: float) -> None:
         """At the end of the run there is none."""
@@ -226,7 +212,6 @@ class OTLP(agl.Hook):
     # --- in the thread of the delivery
 
     def _open(self, run_id: str) -> None:
-        assert self._delivery is not None
         self._delivery.doing("the import of OpenTelemetry's exporter")
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -246,7 +231,6 @@ class OTLP(agl.Hook):
         """Whether the collector took it; an attempt that cannot be written is counted."""
         from agl_trackers.traces import trace_of
 
-        assert self._delivery is not None
         traces: list[Trace] = []
         unwritten = Counter[str]()
         for ended in batch:
@@ -273,37 +257,30 @@ class OTLP(agl.Hook):
         if self._exporter.export(spans) is not SpanExportResult.SUCCESS:
             raise ConnectionError("the collector did not take the spans")
         if self.phoenix is not None:
-            annotations = [
-                {
-                    "span_id": trace.root_id,
-                    "name": reward.name,
-                    "annotator_kind": "CODE",
-                    "result": {"score": reward.value},
-                }
-                for trace in traces
-                for reward in trace.rewards
-            ]
-            if annotations:
-                self._annotate(annotations)
+            self._annotate(self.phoenix, traces)
 
-    def _annotate(self, annotations: Sequence[Any]) -> None:
+    def _annotate(self, phoenix: str, traces: "Sequence[Trace]") -> None:
         """Phoenix's own way: of what OTLP carries it makes no annotations."""
         import requests  # comes with the exporter
 
-        assert self.phoenix is not None
-        answer = requests.post(
-            f"{self.phoenix.rstrip('/')}/v1/span_annotations",
-            json={"data": list(annotations)},
-            headers=self.headers,
-            timeout=10,
-        )
-        answer.raise_for_status()
-
-    def _shut(self) -> None:
-        self._exporter.shutdown()
+        annotations = [
+            {
+                "span_id": trace.root_id,
+                "name": reward.name,
+                "annotator_kind": "CODE",
+                "result": {"score": reward.value},
+            }
+            for trace in traces
+            for reward in trace.rewards
+        ]
+        if annotations:
+            address = f"{phoenix.rstrip('/')}/v1/span_annotations"
+            body = {"data": annotations}
+            answer = requests.post(address, json=body, headers=self.headers, timeout=10)
+            answer.raise_for_status()
 
     def __getstate__(self) -> dict[str, Any]:
-        return options_alone(self)
+        return {**options_of(self), "_task": None}
 
 
 async def _attempts(store: "LightningStore", rollout: Rollout) -> list[Ended]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,10 @@ class Prompt:
     version: str
     """Id of the resources in which it was published."""
     text: str
+
+    def as_markdown(self) -> str:
+        """Its version and text."""
+        return f"version `{self.version}`\n\n{as_code(self.text)}"
 
 
 @dataclass(frozen=True)
@@ -104,9 +109,9 @@ async def sample_of(store: "LightningStore", rollout: Rollout) -> Sample:
         status=rollout.status,
         mode=rollout.mode or "",
         reward=FinalReward.of(rollout.status, find_final_reward(spans)).reward,
-        task=_shown(task if isinstance(task, str) else to_json_text(task)),
-        conversation=_shown(said),
-        error="" if failure is None else _shown(f"{failure.boundary}: {failure.message}"),
+        task=shown(task if isinstance(task, str) else to_json_text(task)),
+        conversation=shown(said),
+        error="" if failure is None else shown(f"{failure.boundary}: {failure.message}"),
     )
 
 
@@ -117,5 +122,12 @@ def _paragraph(message: Mapping[str, Any]) -> str:
     return f"{message['role']}: {' '.join(part for part in parts if part)}"
 
 
-def _shown(text: str) -> str:
+def as_code(text: str) -> str:
+    """Indented, as Markdown leaves such text as it is."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+@lru_cache(maxsize=2_048)
+def shown(text: str) -> str:
+    """A text without secrets and not too long; a call says again what those before it said."""
     return hide(capped(text, LONGEST_TEXT))

@@ -3,11 +3,11 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agl_trackers.records import Prompt, RunAbout, Sample
+from agl_trackers.records import Prompt, RunAbout, Sample, as_code
 from agl_trackers.tracker import Tracker
 
 
@@ -25,16 +25,14 @@ class TensorBoard(Tracker):
     log_dir: str | None = None
     """Where to; the run's folder, in ``tensorboard``, if left out. A name in it, as ``{run_id}``,
     is replaced."""
-    _writer: Any = field(default=None, init=False, repr=False)
-    _held: list[tuple[int, Prompt]] = field(default_factory=list[Any], init=False, repr=False)
-    """Prompts that came before the first step of a run that goes on: only that step says from where
-    on earlier events are to be hidden."""
-    _about: RunAbout | None = field(default=None, init=False, repr=False)
 
     def begin(self, about: RunAbout) -> None:
         import tensorboardX  # noqa: F401 (it is to fail now if it does)
 
-        self._about, self._writer, self._held = about, None, []
+        self._about, self._writer = about, None
+        self._held: list[tuple[int, Prompt]] = []
+        """Prompts that came before the first step of a run that goes on: only that step says from
+        where on earlier events are to be hidden."""
         if about.generation == 1:
             self._open(None)
 
@@ -60,8 +58,7 @@ class TensorBoard(Tracker):
 
     def _write_held(self) -> None:
         for step, prompt in self._held:
-            text = f"version `{prompt.version}`\n\n{_code(prompt.text)}"
-            self._open(step).add_text(f"prompts/{prompt.name}", text, step)
+            self._open(step).add_text(f"prompts/{prompt.name}", prompt.as_markdown(), step)
         self._held = []
 
     def log_checkpoint(self, step: int, path: str, folder: Path | None) -> None:
@@ -80,7 +77,6 @@ class TensorBoard(Tracker):
         if self._writer is None:
             from tensorboardX import SummaryWriter
 
-            assert self._about is not None
             about = self._about
             folder = (about.folder or Path()) / "tensorboard"
             if self.log_dir is not None:
@@ -94,12 +90,8 @@ class TensorBoard(Tracker):
                 filename_suffix=f".start-{about.generation}-{secrets.token_hex(4)}",
             )
             config = json.dumps(about.config, indent=2, default=str)
-            self._writer.add_text("config", _code(config), 0)
+            self._writer.add_text("config", as_code(config), 0)
         return self._writer
-
-
-def _code(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.split("\n"))
 
 
 def _cell(value: Any) -> str:

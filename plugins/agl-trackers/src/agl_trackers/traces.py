@@ -29,9 +29,9 @@ from agl_trackers.conventions import (
     SESSION,
     call_attributes,
     clean,
-    shown,
     text_of,
 )
+from agl_trackers.records import shown
 
 TOKENS = (
     Key.PROMPT_TOKEN_IDS.value,

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +21,8 @@ from agl.utils.checks import check_numbers
 from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
 from agl_trackers.records import Prompt, RunAbout, Sample, about_run, sample_of
+from agl_trackers.rollouts import ended_rollouts
 from agl_trackers.staging import Staging
-from agl_trackers.steps import ended_rollouts
 
 if TYPE_CHECKING:
     from agl.algorithm.base import Algorithm
@@ -54,16 +54,6 @@ class Tracker(agl.Hook, ABC):
     wait_seconds: float = 10.0
     """Longest that the end of the run waits for the tracker; a call that has hung for so long
     already is not waited for."""
-    _delivery: Delivery | None = field(default=None, init=False, repr=False)
-    _store: Any = field(default=None, init=False, repr=False)
-    _staging: Any = field(default=None, init=False, repr=False)
-    _reading: Any = field(default=None, init=False, repr=False)
-    _ending: Any = field(default=None, init=False, repr=False)
-    _to_read: deque[Any] = field(default_factory=deque[Any], init=False, repr=False)
-    _step: int = field(default=0, init=False, repr=False)
-    _read_at: float = field(default=0.0, init=False, repr=False)
-    """When rollouts were last read, by the clock."""
-    _prompts: dict[str, str] = field(default_factory=dict[str, str], init=False, repr=False)
     label: ClassVar[str] = ""
     package: ClassVar[str | None] = None
     """The module that it needs, and the extra of agl-trackers that brings it is ``label``."""
@@ -73,6 +63,8 @@ class Tracker(agl.Hook, ABC):
         check_numbers(owner, whole=True, least=0, rollouts=self.rollouts)
         check_numbers(owner, least=0, wait_seconds=self.wait_seconds)
         require(self.label, self.package)
+        self._delivery: Delivery | None = None
+        """Set when a run starts, as is all else that belongs to one."""
 
     # --- for subclasses, in the tracker's thread
 
@@ -100,17 +92,21 @@ class Tracker(agl.Hook, ABC):
     # --- hooks
 
     async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
-        self._store, self._step, self._prompts, self._read_at = store, 0, {}, time.time()
-        self._to_read.clear()
+        self._store, self._step, self._read_at = store, 0, time.time()
+        self._prompts: dict[str, str] = {}
+        self._to_read: deque[tuple[str, int, int | None]] = deque()
+        self._reading: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
         name = self.label or type(self).__name__
         self._delivery, self._staging = Delivery(name), Staging(name)
         about = await about_run(algorithm, store)
         if about.folder is not None and about.generation > 1:
             self._staging.clean(about.folder)
-        self._delivery.put("the start", partial(self._begin, about))
+        self._delivery.put("the start", partial(self._begin, self._delivery, about))
 
     def on_resources_published(self, resources: "ResourcesUpdate") -> None:
+        if self._delivery is None:
+            return
         for name, resource in resources.resources.items():
             text = getattr(resource, "template", None)
             if isinstance(text, str) and self._prompts.get(name) != text:
@@ -156,12 +152,11 @@ class Tracker(agl.Hook, ABC):
         await self._delivery.close(left, partial(self.end, text), hung=self.wait_seconds)
         await asyncio.to_thread(self._staging.clear)
 
-    def _begin(self, about: RunAbout) -> None:
+    def _begin(self, delivery: Delivery, about: RunAbout) -> None:
         if self.package is not None:
-            assert self._delivery is not None
-            self._delivery.doing(f"the import of {self.package!r}")
+            delivery.doing(f"the import of {self.package!r}")
             importlib.import_module(self.package)
-            self._delivery.doing("the start")
+            delivery.doing("the start")
         self.begin(about)
 
     def _upload(self, step: int, path: str, staged: Path | None) -> None:
@@ -220,17 +215,12 @@ class Tracker(agl.Hook, ABC):
             await asyncio.wait_for(self._ending.wait(), seconds)
 
     def __getstate__(self) -> dict[str, Any]:
-        return options_alone(self)
+        return {**options_of(self), "_delivery": None}
 
 
-def options_alone(tracker: Any) -> dict[str, Any]:
-    """A tracker's state for another process: what belongs to a run, as it was before one."""
-    state = dict(vars(tracker))
-    for each in fields(tracker):
-        if not each.init:
-            made = each.default_factory
-            state[each.name] = each.default if made is MISSING else made()
-    return state
+def options_of(tracker: Any) -> dict[str, Any]:
+    """A tracker's state for another process: its options, and nothing that belongs to a run."""
+    return {each.name: getattr(tracker, each.name) for each in fields(tracker)}
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:

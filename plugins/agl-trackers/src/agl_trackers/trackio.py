@@ -5,7 +5,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,12 +36,10 @@ class Trackio(Tracker):
     """Hugging Face Space that gets the run; this machine does if left out."""
     server_url: str | None = None
     """Trackio server that gets the run, with its ``write_token``; this machine does if left out."""
-    _trackio: Any = field(default=None, init=False, repr=False)
-    _run: Any = field(default=None, init=False, repr=False)
-    _name: str = field(default="", init=False, repr=False)
 
     def begin(self, about: RunAbout) -> None:
-        trackio = self._trackio = importlib.import_module("trackio")
+        trackio: Any = importlib.import_module("trackio")
+        self._trackio = trackio
         _print_to_log()
         # A run that goes on is found by its name alone, which so has to be its own.
         self._name = about.run_id if self.name is None else f"{self.name} {about.run_id}"
@@ -62,14 +60,11 @@ class Trackio(Tracker):
 
     def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
         rows = [sample.as_row(step) for sample in samples]
-        columns = list(rows[0])
-        table = self._trackio.Table(columns, [[row[name] for name in columns] for row in rows])
+        table = self._trackio.Table(list(rows[0]), [list(row.values()) for row in rows])
         self._run.log({"rollouts": table}, step=step)
 
     def log_prompt(self, step: int, prompt: Prompt) -> None:
-        # Indented, as Markdown leaves such text as it is.
-        shown = "\n".join(f"    {line}" for line in prompt.text.split("\n"))
-        text = self._trackio.Markdown(f"version `{prompt.version}`\n\n{shown}")
+        text = self._trackio.Markdown(prompt.as_markdown())
         self._run.log({f"prompts/{prompt.name}": text}, step=step)
         about = {"step": step, "version": prompt.version}
         with tempfile.TemporaryDirectory() as folder:

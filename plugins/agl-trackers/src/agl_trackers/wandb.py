@@ -15,7 +15,6 @@ from agl_trackers.tracker import Tracker
 
 logger = logging.getLogger("agl.trackers")
 
-COLUMNS = ["step", "rollout_id", "status", "mode", "reward", "task", "conversation", "error"]
 PROMPT_COLUMNS = ["step", "name", "version", "text"]
 MOST_PROMPTS = 200
 """Lines of the table of prompts; older ones are artefacts all the same."""
@@ -48,21 +47,16 @@ class WandB(Tracker):
     somebody has logged in."""
     dir: str | None = None
     """Where W&B's own folder ``wandb`` is; the run's folder if left out."""
-    _wandb: Any = field(default=None, init=False, repr=False)
-    _run: Any = field(default=None, init=False, repr=False)
-    _id: str = field(default="", init=False, repr=False)
-    _said: deque[list[Any]] = field(
-        default_factory=lambda: deque[list[Any]](maxlen=MOST_PROMPTS), init=False, repr=False
-    )
 
     def begin(self, about: RunAbout) -> None:
-        wandb = self._wandb = importlib.import_module("wandb")
+        wandb: Any = importlib.import_module("wandb")
+        self._wandb = wandb
         mode = self.mode or os.environ.get("WANDB_MODE")
         if mode is None and not wandb.login(prompt=False, verify=False):
             mode = "offline"
             logger.info("wandb: nobody has logged in, so the run is written to a folder only")
         self._id = about.run_id
-        self._said.clear()
+        self._said: deque[list[Any]] = deque(maxlen=MOST_PROMPTS)
         self._run = wandb.init(
             project=self.project,
             entity=self.entity,
@@ -86,9 +80,7 @@ class WandB(Tracker):
 
     def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
         rows = [sample.as_row(step) for sample in samples]
-        self._log_table(
-            "rollouts", step, COLUMNS, [[row[name] for name in COLUMNS] for row in rows]
-        )
+        self._log_table("rollouts", step, list(rows[0]), [list(row.values()) for row in rows])
 
     def log_prompt(self, step: int, prompt: Prompt) -> None:
         self._said.append([step, prompt.name, prompt.version, prompt.text])

@@ -1,5 +1,6 @@
-"""The rollouts of a run, as they end, from its store."""
+"""Which rollouts of a run have ended: each as it ends, and some of a step for its table."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agl.store.rules import ENDED
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 ASKED = 256
 """Rollouts that are asked for at once."""
+MOST_PAGES = 16
+"""Pages that are looked through for a step, the newest first."""
 
 
 class Following:
@@ -77,3 +80,40 @@ class Following:
             for rollout_id in asked:
                 self._open[rollout_id] = self._open.pop(rollout_id)
         return done
+
+
+async def ended_rollouts(
+    store: "LightningStore", run_id: str, step: int | None, most: int, since: float = 0.0
+) -> list[AttemptedRollout]:
+    """Rollouts of a step that have ended, evenly from all of it, as they were queued.
+
+    Args:
+        store: Where they are.
+        run_id: Of the run; rollouts that say no run are taken as well.
+        step: Which; None for a run without steps, of which the newest are taken.
+        most: At most so many.
+        since: A rollout that says no step is taken where it ended after this time.
+    """
+    found: list[AttemptedRollout] = []
+    after: str | None = None
+    for _ in range(1 if step is None else MOST_PAGES):
+        page: Sequence[Rollout] = await store.query_rollouts(
+            status_in=sorted(ENDED), limit=ASKED, sort_order="desc", after=after
+        )
+        earlier = False
+        for one in page:
+            about = one.metadata or {}
+            if about.get("run", run_id) != run_id or not isinstance(one, AttemptedRollout):
+                continue
+            of = about.get("step")
+            is_of_it = (one.end_time or 0.0) >= since if of is None else of == step
+            if step is None or is_of_it:
+                found.append(one)
+            earlier |= isinstance(of, int) and step is not None and of < step
+        if earlier or len(page) < ASKED:
+            break
+        after = page[-1].rollout_id
+    found.reverse()
+    if len(found) <= most:
+        return found
+    return [found[number * len(found) // most] for number in range(most)]
