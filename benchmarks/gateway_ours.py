@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agl_gateway import LLMProxy
-from agl_gateway.upstream import Upstream
+from agl_gateway.upstream import HttpUpstream
 from agl_sqlite import SqliteLightningStore
 
 NUM_ATTEMPTS = 8
@@ -19,14 +19,14 @@ NUM_ATTEMPTS = 8
 async def main(backend_port: str, folder: str, client: str = "own") -> None:
     """Serve until the process is ended; prints the ports and paths of attempts."""
     if client == "aiohttp":
-        enter = Upstream.__aenter__
+        enter = HttpUpstream.__aenter__
 
-        async def enter_with_aiohttp(upstream: Upstream) -> Upstream:
+        async def enter_with_aiohttp(upstream: HttpUpstream) -> HttpUpstream:
             await enter(upstream)
             upstream._pool.post = upstream._post_by_aiohttp
             return upstream
 
-        Upstream.__aenter__ = enter_with_aiohttp
+        HttpUpstream.__aenter__ = enter_with_aiohttp
     store = SqliteLightningStore(Path(folder, f"store-{client}.db"))
     params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
     models = [{"model_name": "mock", "litellm_params": params}]

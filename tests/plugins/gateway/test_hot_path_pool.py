@@ -8,7 +8,8 @@ import pytest
 import uvloop
 from tests.waiting import until
 
-from agl_gateway.pool import Connection, DisconnectedError, Pool
+from agl_gateway.errors import BrokenOffError
+from agl_gateway.pool import Connection, Pool
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Kind: a\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -58,7 +59,7 @@ async def body_of(pool: Pool, url: str) -> bytes:
     try:
         return await answer.read()
     finally:
-        answer.release()
+        answer.close()
 
 
 async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept():
@@ -77,7 +78,7 @@ async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept():
             answer = await pool.post(url, b'{"a":1}', {"authorization": "Bearer 50%d"})
             assert (answer.status, await answer.read()) == (200, b"ok")
             assert answer.headers["x-kind"] == "a"
-            answer.release()
+            answer.close()
     assert connections == 1
     head, body = seen[0].split(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/chat?a=b%20c HTTP/1.1\r\nhost: 127.0.0.1:")
@@ -104,7 +105,7 @@ async def test_answers_in_every_form_are_read_to_their_end(handler):
             assert await body_of(pool, url) == b"ok"
             answer = await pool.post(url, b"{}", {})
             assert b"".join([chunk async for chunk in answer.chunks()]) == b"ok"
-            answer.release()
+            answer.close()
 
 
 async def test_a_connection_that_the_server_closed_while_idle_is_replaced():
@@ -134,7 +135,7 @@ async def test_an_answer_that_breaks_off_is_an_error_and_asked_for_once(handler)
         await handler(reader, writer)
 
     async with serving(counted) as (pool, url):
-        with pytest.raises(DisconnectedError):
+        with pytest.raises(BrokenOffError):
             await body_of(pool, url)
         assert requests == 1
         await until(lambda: not pool.open)
@@ -172,7 +173,7 @@ async def test_an_answer_that_is_let_go_closes_its_connection():
 
     async with serving(handle) as (pool, url):
         answer = await pool.post(url, b"{}", {})
-        answer.release()
+        answer.close()
         await gone.wait()
 
         gone.clear()
@@ -206,7 +207,7 @@ async def test_a_stream_that_nobody_reads_makes_the_server_wait():
         async for chunk in answer.chunks():
             total += len(chunk)
         assert (total, sent) == (400 * 2**16, 400)
-        answer.release()
+        answer.close()
 
 
 async def test_a_header_with_a_line_break_is_refused():

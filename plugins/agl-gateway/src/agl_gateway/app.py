@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,18 +20,17 @@ from agl_gateway.asgi import JSON, Interruptible, Reply, Tracker, read_body
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backend import Backend
 from agl_gateway.call_limits import CallLimits
-from agl_gateway.dialect import Dialect, Exchange, dumps
-from agl_gateway.dialects.completions import Completions
+from agl_gateway.dialect import Completions, Dialect, Exchange, dumps
 from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder, read_spans
 from agl_gateway.records import CallRecord, Origin
-from agl_gateway.response_history import AttemptHistory, ResponseHistory
+from agl_gateway.response_history import ResponseHistory
 from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.token_count import count_tokens
-from agl_gateway.upstream import Opens
+from agl_gateway.upstream import Upstream
 from agl_http.layers import Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE, RequestMetrics
 from agl_http.tokens import token_in
@@ -70,7 +69,7 @@ class GatewayApp:
 
     call_limits: CallLimits
     """What every call passes; they know the backends."""
-    upstream: Opens
+    upstream: Upstream
     """What answers calls."""
     get_store: Callable[[], LightningStore]
     """Where calls are recorded."""
@@ -322,7 +321,7 @@ class GatewayApp:
                 except StoreUnavailableError as error:
                     store_away = error
             body = await read_body(request.receive, self.max_body_bytes)
-            exchange = dialect.read(body, AttemptHistory(self._history, origin.attempt_id))
+            exchange = dialect.read(body, self._history, origin.attempt_id)
             exchange.shown = self.shown
             record.request = exchange.request
             if store_away is not None:
@@ -338,15 +337,12 @@ class GatewayApp:
                 if attempt is not None:
                     attempt.calls.add(interruptible)
                 await self.recorder.room()
-                numbers = None if attempt is None else attempt.numbers
-                await self.call_limits.before(record, exchange, numbers)
+                await self.call_limits.before(record, exchange, attempt)
                 entered = exchange
-                tries = self._tries(exchange, request, record.start_time)
-                answer = await self.upstream.open(tries, exchange, dialect.path, self.callbacks)
-                try:
-                    await relay(answer, exchange, record, reply, end, dialect.error)
-                finally:
-                    answer.close()
+                with closing(self._tries(exchange, request, record.start_time)) as tries:
+                    answer = await self.upstream.open(tries, exchange, dialect.path, self.callbacks)
+                    with closing(answer):
+                        await relay(answer, exchange, record, reply, end, dialect.error)
         except (RefusedError, msgspec.DecodeError, RecursionError) as error:
             # A field is read where there is need of it; what it says then may be no JSON.
             refused = (

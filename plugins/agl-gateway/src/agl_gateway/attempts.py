@@ -3,15 +3,16 @@
 import asyncio
 import hmac
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agl.errors import AglError, StoreUnavailableError
 from agl.store.base import LightningStore
 from agl_gateway.asgi import Interruptible
 from agl_gateway.errors import RefusedError
-from agl_gateway.seeds import Calls
+from agl_gateway.request_changes import Conversation
 from agl_http.tokens import read_token
 
 LOOK_AGAIN_SECONDS = 5.0
@@ -21,13 +22,27 @@ MAX_ENDED = 65536
 OPEN = ("preparing", "running", "unresponsive")
 
 
+class RolloutSettings(NamedTuple):
+    """What a call needs to know of its rollout."""
+
+    mode: str | None = None
+    """``train``, ``val`` or ``test``."""
+    seed: int | None = None
+    """What the seeds of its calls come from."""
+
+
 @dataclass(slots=True, eq=False)
 class OpenAttempt:
     """What is known of an attempt that may call."""
 
     calls: set[Interruptible] = field(default_factory=set[Interruptible])
     """Those in flight."""
-    numbers: Calls = field(default_factory=Calls)
+    conversations: defaultdict[bytes, Conversation] = field(
+        default_factory=lambda: defaultdict(Conversation)
+    )
+    """By their openings; their calls are numbered."""
+    rollout: RolloutSettings | None = None
+    """Once it was looked up."""
     known_until: float = 0.0
 
 

@@ -1,14 +1,13 @@
 """``Backend``: one server that answers for a model, and how busy it is."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from agl_gateway.budget import Price
-from agl_gateway.forced_parameters import ForcedParameters
 from agl_gateway.providers import provider_of
-from agl_gateway.system_messages import SystemMessages
+from agl_gateway.request_changes import ForcedParameters, SystemMessages
 from agl_runs.options import Count
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -75,3 +74,26 @@ class Backend:
         return address.hostname != urlsplit(OPENAI_URL).hostname and not address.path.startswith(
             "/openai/"
         )
+
+
+class Answer(Protocol):
+    """What a backend answers, as far as it has come."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    async def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            BrokenOffError: There is no more of it.
+        """
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Pieces as they arrive; raises as ``read`` does."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it, whether it was read or not."""
+        ...

@@ -7,16 +7,20 @@ from typing import Any
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
+from agl_gateway.attempts import OpenAttempt, RolloutSettings
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
-from agl_gateway.forced_parameters import force_parameters, limit_tokens
 from agl_gateway.pause import PauseControl
 from agl_gateway.records import CallRecord
-from agl_gateway.rollout_settings import Rollouts, RolloutSettings
-from agl_gateway.seeds import Calls, give_seed
-from agl_gateway.system_messages import change_system_messages
+from agl_gateway.request_changes import (
+    change_system_messages,
+    force_parameters,
+    give_seed,
+    limit_tokens,
+)
+from agl_records.seeds import SEED
 
 logger = logging.getLogger("agl.gateway")
 
@@ -26,7 +30,7 @@ class CallLimits:
 
     Args:
         backends: Those of this moment.
-        pause_control: Holds calls back.
+        max_pause_seconds: How long a call waits at a paused model before it is refused.
         budgets: Refuses calls over a limit.
         get_store: The store of this moment; it knows mode and seed of a rollout.
     """
@@ -34,27 +38,29 @@ class CallLimits:
     def __init__(
         self,
         backends: Callable[[], Backends],
-        pause_control: PauseControl,
+        max_pause_seconds: float,
         budgets: Budgets,
         get_store: Callable[[], LightningStore],
     ) -> None:
         self.backends = backends
-        self.pause_control = pause_control
+        self.pause_control = PauseControl(max_pause_seconds)
         self._budgets = budgets
-        self._rollouts = Rollouts(get_store)
+        self._get_store = get_store
         self._prices: dict[str, Price | None] = {}
         self.overridden: Counter[tuple[str, str]] = Counter()
         """Model and parameter -> calls that asked for another value than the forced one."""
         self.num_unattributed = 0
         """Calls to an address of no rollout."""
 
-    async def before(self, record: CallRecord, exchange: Exchange, numbers: Calls | None) -> None:
+    async def before(
+        self, record: CallRecord, exchange: Exchange, attempt: OpenAttempt | None
+    ) -> None:
         """May wait, or refuse.
 
         Args:
             record: Of the call.
             exchange: The call.
-            numbers: Of the calls of its attempt; None where it has none.
+            attempt: Whose it is, if it is an attempt's.
 
         Raises:
             RefusedError: A limit is reached, the model is paused, or nobody can say in which mode
@@ -66,17 +72,17 @@ class CallLimits:
         self._prices[model] = backend.price
         if exchange.degraded and backend.strict:
             raise RefusedError(400, f"{exchange.degraded[0]}; leave it out, as the model is strict")
-        if change_system_messages(exchange, backend.system_messages):
-            record.request = exchange.request
+        change_system_messages(exchange, backend.system_messages)
         record.overridden = exchange.degraded or None
-        if backend.max_tokens is not None and limit_tokens(exchange, backend.max_tokens):
-            record.request = exchange.request
+        if backend.max_tokens is not None:
+            limit_tokens(exchange, backend.max_tokens)
+        record.request = exchange.request
         if backend.forced_parameters or backend.send_seed:
-            known = await self._known(record.origin.rollout_id)
+            known = await self._rollout(record.origin.rollout_id, attempt)
             forced = backend.forced_parameters
             asked = force_parameters(exchange, forced, known.mode) if forced else {}
-            if backend.send_seed and known.seed is not None and numbers is not None:
-                record.number = give_seed(exchange, known.seed, numbers)
+            if backend.send_seed and known.seed is not None and attempt is not None:
+                record.release_number = give_seed(exchange, known.seed, attempt.conversations)
             record.request = exchange.request
             if asked:
                 record.overridden = [*exchange.degraded, *asked]
@@ -103,9 +109,16 @@ class CallLimits:
                     given,
                 )
 
-    async def _known(self, rollout_id: str) -> RolloutSettings:
+    async def _rollout(self, rollout_id: str, attempt: OpenAttempt | None) -> RolloutSettings:
+        if attempt is None:
+            return RolloutSettings()
         try:
-            return await self._rollouts.of(rollout_id) if rollout_id else RolloutSettings()
+            if attempt.rollout is None:
+                rollout = await self._get_store().get_rollout_by_id(rollout_id)
+                seed = ((rollout and rollout.metadata) or {}).get(SEED)
+                seed = seed if type(seed) is int else None
+                attempt.rollout = RolloutSettings(rollout and rollout.mode, seed)
+            return attempt.rollout
         except StoreUnavailableError as error:
             raise RefusedError(
                 503,

@@ -9,7 +9,7 @@ from msgspec import Raw
 from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
 from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer
 from agl_gateway.plain_form import WholeAnswer, is_plain_chunk, read_object, read_objects
-from agl_gateway.response_history import NO_HISTORY, AttemptHistory
+from agl_gateway.response_history import NO_HISTORY, ResponseHistory
 
 EXTENSIONS = {
     "return_token_ids": "return_token_ids",
@@ -192,12 +192,15 @@ class Dialect:
     path = "chat/completions"
     """Where the backend takes what ``Exchange.body_for`` makes, under its ``api_base``."""
 
-    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Exchange:
+    def read(
+        self, body: bytes, history: ResponseHistory = NO_HISTORY, attempt_id: str = ""
+    ) -> Exchange:
         """Take a request apart.
 
         Args:
             body: As it came.
             history: What it may go on from, in an API that knows such a thing.
+            attempt_id: Whose the call is; empty for that of nobody, for which nothing is kept.
 
         Raises:
             RefusedError: It is none.
@@ -210,6 +213,32 @@ class Dialect:
     def error(self, refused: RefusedError) -> bytes:
         """The body of an answer that is an error."""
         return refused.body()
+
+
+class CompletionExchange(Exchange):
+    """One call of ``/v1/completions``."""
+
+    # `logprobs` is the number of alternatives that are listed per token.
+    added: Mapping[str, Raw] = {**Exchange.added, "logprobs": Raw(b"1")}
+    choice_keys: Mapping[str, Sequence[str]] = {
+        **Exchange.choice_keys,
+        "return_token_ids": ("token_ids", "prompt_token_ids"),
+    }
+
+
+class Completions(Dialect):
+    """Completions of a prompt, which may be text or token ids; they pass through, too."""
+
+    operation = "text_completion"
+    path = "completions"
+
+    def read(
+        self, body: bytes, history: ResponseHistory = NO_HISTORY, attempt_id: str = ""
+    ) -> Exchange:
+        fields = read_request(body)
+        if "prompt" not in fields:
+            raise RefusedError(400, "the request has no 'prompt'; expected a text or token ids")
+        return CompletionExchange(body, fields)
 
 
 def read_request(body: bytes) -> dict[str, Raw]:

@@ -70,7 +70,7 @@ class ClientGoneError(Exception):
     """Who asked has closed the connection."""
 
 
-class BrokenOffError(Exception):
+class BrokenOffError(ConnectionError):
     """The backend ended its answer in the middle."""
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from agl_gateway.answers import assemble
 from agl_gateway.asgi import JSON, Headers, Reply
+from agl_gateway.backend import Answer
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import (
     NOT_JSON,
@@ -16,7 +17,6 @@ from agl_gateway.errors import (
 )
 from agl_gateway.normalizer import read_whole
 from agl_gateway.records import CallRecord
-from agl_gateway.upstream import Answer
 
 EVENT_STREAM = "text/event-stream"
 NO_BODY = (204, 205, 304)

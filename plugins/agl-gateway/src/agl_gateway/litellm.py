@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agl_gateway.backend import Backend
+from agl_gateway.backend import Answer, Backend
 from agl_gateway.dialect import Exchange, dumps
 from agl_gateway.errors import BrokenOffError, RefusedError, error_body
 from agl_gateway.providers import provider_of
@@ -87,17 +87,16 @@ async def ask(backend: Backend, exchange: Exchange, path: str) -> "ProviderAnswe
         if not isinstance(status, int) or status < 400:
             raise
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        return ProviderAnswer(backend, status, error_body(status, _message(error)), None, headers)
+        return ProviderAnswer(status, error_body(status, _message(error)), None, headers)
     if exchange.is_stream:
-        return ProviderAnswer(backend, 200, b"", answer)
-    return ProviderAnswer(backend, 200, dumps(answer.model_dump(exclude_none=True)), None)
+        return ProviderAnswer(200, b"", answer)
+    return ProviderAnswer(200, dumps(answer.model_dump(exclude_none=True)), None)
 
 
-class ProviderAnswer:
+class ProviderAnswer(Answer):
     """What LiteLLM brings, in the form in which an OpenAI-compatible server would send it.
 
     Args:
-        backend: Whose load it is, until ``close``.
         status: HTTP status.
         body: If it is whole.
         stream: LiteLLM's chunks, if it is a stream.
@@ -105,24 +104,18 @@ class ProviderAnswer:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        status: int,
-        body: bytes,
-        stream: Any,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, body: bytes, stream: Any, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._backend = backend
         self._body = body
         self._stream = stream
         self.status = status
         kind = "application/json" if stream is None else "text/event-stream"
         self.headers: Mapping[str, str] = {**dict(headers or {}), "content-type": kind}
 
-    async def read(self) -> bytes:
-        return self._body
-
     async def chunks(self) -> AsyncIterator[bytes]:
+        if self._stream is None:
+            yield self._body
+            return
         try:
             async for chunk in self._stream:
                 yield b"data: " + dumps(chunk.model_dump(exclude_none=True)) + b"\n\n"
@@ -134,7 +127,7 @@ class ProviderAnswer:
         yield b"data: [DONE]\n\n"
 
     def close(self) -> None:
-        self._backend.in_flight -= 1
+        pass
 
 
 def _import_litellm() -> Any:

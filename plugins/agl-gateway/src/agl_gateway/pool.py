@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from agl_gateway.errors import BrokenOffError
+
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 4.0
 """A kept connection that was idle for longer is not used: servers close theirs after five."""
@@ -21,12 +23,8 @@ BUFFERED_BYTES = 2**20
 """So much of a stream that nobody takes is kept; then the backend has to wait."""
 
 
-class DisconnectedError(ConnectionError):
-    """The server closed the connection."""
-
-
-class ClosedWhileIdleError(DisconnectedError):
-    """It did so on a kept connection, without a byte of an answer."""
+class ClosedWhileIdleError(BrokenOffError):
+    """The server closed a kept connection, without a byte of an answer."""
 
 
 class Pool:
@@ -41,7 +39,7 @@ class Pool:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> "Connection":
         """Post JSON, and return when the answer's status and headers are there.
 
-        The caller reads the answer from the connection, and calls ``release`` in the end.
+        The caller reads the answer from the connection, and calls its ``close`` in the end.
 
         Raises:
             OSError: There is no answer.
@@ -99,7 +97,7 @@ class Pool:
 
 
 class Connection(asyncio.Protocol):
-    """A connection, and the answer to the call that it carries at this moment."""
+    """A connection, and the ``Answer`` to the call that it carries at this moment."""
 
     def __init__(self, pool: Pool, address: tuple[str, int]) -> None:
         self._pool = pool
@@ -109,7 +107,8 @@ class Connection(asyncio.Protocol):
         self._lost: Exception | None = None
         self.idle_since = 0.0
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = {}
+        self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
         self._size = 0
         self._has_headers = self._is_complete = self._is_paused = False
@@ -134,7 +133,8 @@ class Connection(asyncio.Protocol):
 
     async def send(self, request: bytes) -> "Connection":
         """Send a request, and return when the answer's status and headers are there."""
-        self.headers, self._parts, self._size = {}, [], 0
+        self.headers = self._headers = {}
+        self._parts, self._size = [], 0
         self._has_headers = self._is_complete = self._is_idle = self._stays_open = False
         self._transport.write(request)
         try:
@@ -146,18 +146,12 @@ class Connection(asyncio.Protocol):
         return self
 
     async def read(self) -> bytes:
-        """The whole body.
-
-        Raises:
-            DisconnectedError: There is no more of it.
-        """
         while not self._is_complete:
             self._resume()
             await self._more()
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives; raises as ``read`` does."""
         while True:
             if self._parts:
                 parts, self._parts, self._size = self._parts, [], 0
@@ -168,7 +162,7 @@ class Connection(asyncio.Protocol):
             else:
                 await self._more()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Keep the connection if the answer was read to its end, else close it."""
         if self._stays_open and self._lost is None:
             self._was_kept = self._is_idle = True
@@ -213,7 +207,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._lost = DisconnectedError(f"the answer is not HTTP: {error}")
+            self._lost = BrokenOffError(f"the answer is not HTTP: {error}")
             self._transport.abort()
         if self._size > BUFFERED_BYTES and not self._is_paused:
             self._is_paused = True
@@ -226,19 +220,19 @@ class Connection(asyncio.Protocol):
         if self._has_headers and ends_here and exc is None:
             self._is_complete = True
         if self._lost is None:
-            kind = DisconnectedError if self.headers or not self._was_kept else ClosedWhileIdleError
+            kind = BrokenOffError if self.headers or not self._was_kept else ClosedWhileIdleError
             self._lost = kind(f"the connection was closed{f': {exc}' if exc else ''}")
         self._wake()
 
     # --- called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if self.status < 200:  # "go on": the answer is still to come
-            self.headers = {}
+            self.headers = self._headers = {}
         else:
             self._has_headers = True
 

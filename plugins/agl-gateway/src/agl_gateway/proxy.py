@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agl_gateway.call_limits import CallLimits
     from agl_gateway.pause import PauseControl
     from agl_gateway.recording import Replay
-    from agl_gateway.upstream import Opens
+    from agl_gateway.upstream import Upstream
 
 logger = logging.getLogger("agl.gateway")
 
@@ -233,7 +233,6 @@ class LLMProxy(Gateway):
             )
         from agl_gateway.app import GatewayApp
         from agl_gateway.call_limits import CallLimits
-        from agl_gateway.pause import PauseControl
 
         sock = self.address.bind()
         try:
@@ -241,9 +240,13 @@ class LLMProxy(Gateway):
         except ConfigError:
             sock.close()
             raise
-        pauses = PauseControl(self._max_pause_seconds)
         app = GatewayApp(
-            CallLimits(lambda: self._models.backends, pauses, self._budgets, self._present_store),
+            CallLimits(
+                lambda: self._models.backends,
+                self._max_pause_seconds,
+                self._budgets,
+                self._present_store,
+            ),
             upstream,
             self._present_store,
             self.callbacks,
@@ -357,7 +360,7 @@ class LLMProxy(Gateway):
         assert self._store is not None  # start() has seen to that
         return self._store
 
-    def _open_upstream(self) -> "Opens":
+    def _open_upstream(self) -> "Upstream":
         """What answers calls: the backends, written down or not, or a recording.
 
         Raises:
@@ -365,13 +368,13 @@ class LLMProxy(Gateway):
         """
         if self._replay is not None:
             return self._replay
-        from agl_gateway.upstream import Upstream
+        from agl_gateway.upstream import HttpUpstream
 
         if self._record is None:
-            return Upstream()
+            return HttpUpstream()
         from agl_gateway.recording import Recording
 
-        recording = Recording(Upstream(), Path(self._record), resume=self._has_recorded)
+        recording = Recording(HttpUpstream(), Path(self._record), resume=self._has_recorded)
         self._has_recorded = True
         return recording
 

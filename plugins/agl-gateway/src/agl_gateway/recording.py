@@ -20,10 +20,11 @@ import msgspec
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
+from agl_gateway.backend import Answer
 from agl_gateway.dialect import TOKENIZE, Exchange
 from agl_gateway.errors import NO_RETRY, BrokenOffError, RefusedError
 from agl_gateway.routing import Tries
-from agl_gateway.upstream import Answer, Opens
+from agl_gateway.upstream import Upstream
 from agl_runs.files import make_private_folder
 
 logger = logging.getLogger("agl.gateway")
@@ -52,7 +53,7 @@ class Recording:
         ConfigError: There is a recording in it already, or it cannot be written to.
     """
 
-    def __init__(self, backends: Opens, folder: Path, *, resume: bool = False) -> None:
+    def __init__(self, backends: Upstream, folder: Path, *, resume: bool = False) -> None:
         self._backends = backends
         self._path = folder / FILE
         try:

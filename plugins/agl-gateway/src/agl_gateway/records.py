@@ -3,6 +3,7 @@
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -17,7 +18,6 @@ from agl_gateway.answers import assemble
 from agl_gateway.backend_answer import BackendAnswer, answer_attributes, as_text, read_answer
 from agl_gateway.dialect import dumps
 from agl_gateway.errors import NOT_JSON, ErrorKind
-from agl_gateway.seeds import CallNumber
 
 BYTES_PER_TOKEN = 4
 """Of JSON, where tokens must be estimated."""
@@ -79,8 +79,8 @@ class CallRecord:
     ended: float = 0.0
     due: float = 0.0
     """When it is written at the latest."""
-    number: CallNumber | None = None
-    """What its seed came from, if the gateway gave it one."""
+    release_number: Callable[[], None] | None = None
+    """Lets another call have its number, if the gateway gave it a seed."""
 
     @property
     def size(self) -> int:
@@ -106,8 +106,8 @@ class CallRecord:
         self.end_time = self.now()
         if error is not None:
             self.error, self.error_kind = error, kind
-            if self.number is not None and self.first_token_time is None:
-                self.number.release()
+            if self.release_number is not None and self.first_token_time is None:
+                self.release_number()
         return True
 
     def client_gone(self, said: str) -> tuple[str, ErrorKind]:

@@ -114,25 +114,4 @@ def _unknown(attempt_id: str, response_id: str) -> RefusedError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptHistory:
-    """What a call may go on from, and what may go on from it.
-
-    Args:
-        history: That of all attempts.
-        attempt_id: Whose the call is; empty for that of nobody, for which nothing is kept.
-    """
-
-    history: ResponseHistory
-    attempt_id: str
-
-    def items(self, response_id: str) -> list[Any]:
-        """See ``ResponseHistory``."""
-        return self.history.items(self.attempt_id, response_id)
-
-    def keep(self, response_id: str, before: str | None, items: Sequence[Any]) -> None:
-        """See ``ResponseHistory``."""
-        self.history.keep(self.attempt_id, response_id, before, items)
-
-
-NO_HISTORY = AttemptHistory(ResponseHistory(), "")
+NO_HISTORY = ResponseHistory()

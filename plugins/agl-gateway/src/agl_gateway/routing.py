@@ -32,16 +32,25 @@ class Tries:
     """How many tries there were."""
     backend: Backend = field(init=False)
     """Who was taken last."""
+    _is_under_way: bool = False
     _tried: dict[Backend, float] = field(default_factory=dict[Backend, float])
     """In this round, and until when each asked to be left alone."""
     _rounds: int = 0
     """Those that are over."""
 
     def take(self) -> Backend:
-        """Who is tried now."""
+        """Who is tried now, and busy with it until ``close``."""
         self.number += 1
         self.backend = self.choose(self._tried)
+        self.backend.in_flight += 1
+        self._is_under_way = True
         return self.backend
+
+    def close(self) -> None:
+        """The try is over, or all of them."""
+        if self._is_under_way:
+            self.backend.in_flight -= 1
+            self._is_under_way = False
 
     def failed(self, rest_seconds: float | None = None) -> float | None:
         """The try has failed; after how many seconds the next one begins, or None: it is over.

@@ -1,6 +1,7 @@
 """How many tokens a message would have, by the model's server or by an estimate."""
 
 import re
+from contextlib import closing
 
 import msgspec
 
@@ -8,7 +9,7 @@ from agl_gateway.dialect import TOKENIZE, Exchange, dumps
 from agl_gateway.errors import NOT_JSON, BrokenOffError, RefusedError
 from agl_gateway.records import BYTES_PER_TOKEN
 from agl_gateway.routing import Tries
-from agl_gateway.upstream import Opens
+from agl_gateway.upstream import Upstream
 
 _IMAGE = re.compile(rb'(?<="url":")data:[^"]*')
 
@@ -17,7 +18,7 @@ class _Counted(msgspec.Struct):
     count: int
 
 
-async def count_tokens(exchange: Exchange, upstream: Opens, tries: Tries, strict: bool) -> bytes:
+async def count_tokens(exchange: Exchange, upstream: Upstream, tries: Tries, strict: bool) -> bytes:
     """The answer of ``/v1/messages/count_tokens``.
 
     Args:
@@ -30,14 +31,11 @@ async def count_tokens(exchange: Exchange, upstream: Opens, tries: Tries, strict
         RefusedError: No server can be reached, or none counts and an estimate will not do.
     """
     try:
-        answer = await upstream.open(tries, exchange, TOKENIZE, ())
-        try:
+        with closing(tries), closing(await upstream.open(tries, exchange, TOKENIZE, ())) as answer:
             why = f"{TOKENIZE} answered {answer.status}"
             if answer.status == 200:
                 counted = msgspec.json.decode(await answer.read(), type=_Counted)
                 return dumps({"input_tokens": counted.count})
-        finally:
-            answer.close()
     except RefusedError as refused:
         if refused.status >= 500:
             raise

@@ -10,10 +10,10 @@ import aiohttp
 from yarl import URL
 
 from agl_gateway import litellm
-from agl_gateway.backend import Backend
+from agl_gateway.backend import Answer
 from agl_gateway.dialect import TOKENIZE, Exchange
 from agl_gateway.errors import BrokenOffError, RefusedError
-from agl_gateway.pool import CONNECT_SECONDS, Connection, Pool
+from agl_gateway.pool import CONNECT_SECONDS, Pool
 from agl_gateway.routing import Tries, rest
 from agl_models.provider_errors import retry_after
 
@@ -25,70 +25,24 @@ LARGE_BODY = 2**19
 """From this size on the body goes out in pieces, which leaves the event loop to others."""
 
 
-class Answer(Protocol):
-    """What a backend answers, as far as it has come."""
-
-    status: int
-    headers: Mapping[str, str]
-
-    async def read(self) -> bytes:
-        """All of it.
-
-        Raises:
-            BrokenOffError: There is no more of it.
-        """
-        return b"".join([chunk async for chunk in self.chunks()])
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Pieces as they arrive; raises as ``read`` does."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it, whether it was read or not."""
-        ...
-
-
-class HttpAnswer:
-    """An ``Answer`` that comes over HTTP."""
-
-    __slots__ = ("_backend", "_source", "headers", "status")
-
-    def __init__(self, source: "Connection | _AiohttpSource", backend: Backend) -> None:
-        self._source = source
-        self._backend = backend
-        self.status = source.status
-        self.headers: Mapping[str, str] = source.headers
-
-    async def read(self) -> bytes:
-        try:
-            return await self._source.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise BrokenOffError(str(error) or type(error).__name__) from None
+class _AiohttpAnswer(Answer):
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers = response.headers
 
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
-            async for chunk in self._source.chunks():
+            async for chunk in self._response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise BrokenOffError(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
-        self._source.release()
-        self._backend.in_flight -= 1
+        self._response.release()
 
 
-class _AiohttpSource:
-    """An answer that aiohttp reads, with the methods of a ``Connection``."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.read = response.read
-        self.chunks = response.content.iter_any
-        self.release = response.release
-
-
-class Opens(Protocol):
+class Upstream(Protocol):
     """What answers calls: backends, or something in their place."""
 
     async def __aenter__(self) -> Self: ...
@@ -112,7 +66,7 @@ class Opens(Protocol):
         ...
 
 
-class Upstream:
+class HttpUpstream:
     """Opens calls to backends, and goes to others when one cannot be reached or is overloaded.
 
     A stream that has begun is never tried again.
@@ -141,16 +95,11 @@ class Upstream:
     async def open(
         self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
-        """See ``Opens``."""
         while True:
             backend = tries.take()
-            backend.in_flight += 1
             try:
                 answer = await self._ask(tries, exchange, path, callbacks)
-            except BaseException as error:
-                backend.in_flight -= 1
-                if not isinstance(error, aiohttp.ClientError | OSError):
-                    raise
+            except (aiohttp.ClientError, OSError) as error:
                 wait = tries.failed()
                 if wait is None:
                     raise RefusedError(
@@ -166,12 +115,12 @@ class Upstream:
                 if wait is None:
                     return answer
                 answer.close()
+            tries.close()
             await rest(wait)
 
     async def _ask(
         self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
-        """One try; the answer takes the load off the backend when it is closed."""
         backend = tries.backend
         if backend.provider_parameters is not None:
             return await litellm.ask(backend, exchange, path)
@@ -182,17 +131,15 @@ class Upstream:
         if tries.attempt_id and backend.takes_extensions:
             headers = {**headers, SESSION_HEADER: urllib.parse.quote(tries.attempt_id)}
         post = self._pool.post if url.startswith("http://") else self._post_by_aiohttp
-        return HttpAnswer(await post(url, body, headers), backend)
+        return await post(url, body, headers)
 
-    async def _post_by_aiohttp(
-        self, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> _AiohttpSource:
+    async def _post_by_aiohttp(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         post = functools.partial(
             self._session.post, URL(url, encoded=True), headers=headers, allow_redirects=False
         )
         data = body if len(body) < LARGE_BODY else io.BytesIO(body)
         try:
-            return _AiohttpSource(await post(data=data))
+            return _AiohttpAnswer(await post(data=data))
         except aiohttp.ServerDisconnectedError:
             # Most often a kept connection that the backend closed just now: try another.
-            return _AiohttpSource(await post(data=data))
+            return _AiohttpAnswer(await post(data=data))

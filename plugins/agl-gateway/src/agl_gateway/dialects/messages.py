@@ -6,7 +6,7 @@ from agl_gateway.dialect import TOKENIZE, Exchange, dumps
 from agl_gateway.dialects.messages_answer import MessageStream, error_body
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.plain_form import read_object
-from agl_gateway.response_history import AttemptHistory
+from agl_gateway.response_history import ResponseHistory
 from agl_records.dialects.fields import Fields
 from agl_records.dialects.messages import conversation
 
@@ -21,7 +21,7 @@ SCHEMA_NAME = "answer"
 class Messages(TranslatedDialect):
     """Anthropic's messages."""
 
-    def translate(self, request: Fields, history: AttemptHistory) -> Exchange:
+    def translate(self, request: Fields, history: ResponseHistory, attempt_id: str) -> Exchange:
         return Translated(to_chat(request, request.need("max_tokens", int)), MessageStream())
 
     def error_of(self, status: int, message: str, code: str | None) -> bytes:
@@ -34,7 +34,7 @@ class CountTokens(Messages):
     operation = ""
     path = TOKENIZE
 
-    def translate(self, request: Fields, history: AttemptHistory) -> Exchange:
+    def translate(self, request: Fields, history: ResponseHistory, attempt_id: str) -> Exchange:
         chat = to_chat(request)
         body = dumps({name: chat[name] for name in _COUNTED if name in chat})
         return Exchange(body, read_object(body))

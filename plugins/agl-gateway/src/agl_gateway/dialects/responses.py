@@ -5,7 +5,7 @@ from typing import Any
 from agl_gateway.dialects.responses_answer import Echo, ResponseStream
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
 from agl_gateway.errors import error_body
-from agl_gateway.response_history import AttemptHistory
+from agl_gateway.response_history import ResponseHistory
 from agl_records.dialects.fields import Fields, refuse
 from agl_records.dialects.responses import SEND_ALL, conversation
 from agl_records.dialects.responses_tools import SEARCH, SHELL, chat_name, is_hosted
@@ -23,18 +23,18 @@ ENCRYPTED = "reasoning.encrypted_content"
 class Responses(TranslatedDialect):
     """The Responses API."""
 
-    def translate(self, request: Fields, history: AttemptHistory) -> Translated:
+    def translate(self, request: Fields, history: ResponseHistory, attempt_id: str) -> Translated:
         echo = Echo()
         given = request.peek("input")
         items = given if isinstance(given, list) else [{"role": "user", "content": given}]
         before = request.get("previous_response_id", str)
         echo.set("previous_response_id", before)
-        chat = to_chat(request, echo, history.items(before) if before else [])
+        chat = to_chat(request, echo, history.items(attempt_id, before) if before else [])
 
         def keep(answer: dict[str, Any]) -> None:
-            history.keep(answer["id"], before, [*items, *answer["output"]])
+            history.keep(attempt_id, answer["id"], before, [*items, *answer["output"]])
 
-        stores = _stores(request, bool(history.attempt_id))
+        stores = _stores(request, bool(attempt_id))
         echo.set("store", stores)
         request.end(HINTS)
         return Translated(chat, ResponseStream(echo, keep if stores else None))

@@ -11,7 +11,7 @@ from agl_gateway.dialect import Dialect, Exchange, dumps, event_data
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
 from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, wrong_form
 from agl_gateway.plain_form import WholeAnswer, read_object
-from agl_gateway.response_history import NO_HISTORY, AttemptHistory
+from agl_gateway.response_history import NO_HISTORY, ResponseHistory
 from agl_gateway.tool_calls import ToolCall, is_object
 from agl_records.dialects.fields import FieldError, Fields
 
@@ -221,25 +221,23 @@ class Translated(Exchange):
 class TranslatedDialect(Dialect):
     """An API of which every call is answered by a chat completion, and that is recorded."""
 
-    def read(self, body: bytes, history: AttemptHistory = NO_HISTORY) -> Exchange:
+    def read(
+        self, body: bytes, history: ResponseHistory = NO_HISTORY, attempt_id: str = ""
+    ) -> Exchange:
         try:
             request = msgspec.json.decode(body)
         except NOT_JSON as error:
             raise RefusedError(400, f"the request body is not valid JSON: {error}") from None
         try:
             fields = Fields(request)
-            exchange = self.translate(fields, history)
+            exchange = self.translate(fields, history, attempt_id)
             exchange.degraded = fields.degraded
             return exchange
         except FieldError as error:
             raise RefusedError(400, str(error)) from None
 
-    def translate(self, request: Fields, history: AttemptHistory) -> Exchange:
-        """The call of a request.
-
-        Args:
-            request: As it came.
-            history: What it may go on from.
+    def translate(self, request: Fields, history: ResponseHistory, attempt_id: str) -> Exchange:
+        """The call of a request; for the arguments see ``Dialect.read``.
 
         Raises:
             FieldError: A field is wrong, or cannot be translated.
