@@ -1,9 +1,11 @@
 """For all tests."""
 
 import contextlib
+import gc
 import logging
 import os
 import signal
+from collections.abc import Generator
 from typing import NamedTuple
 
 import pytest
@@ -37,6 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     told = "of tests/{core,libs,contract,house} only what is marked as asking for plugins"
     parser.addoption("--only-plugins-of-core", action="store_true", help=told)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays to the end: no garbage is looked for in it, then or
+    later. With torch that takes a second each time, and in a forked process a copy of all memory.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

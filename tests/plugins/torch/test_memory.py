@@ -267,7 +267,14 @@ def test_freed_memory_goes_back_though_what_stays_lies_behind_it():
     assert len(kept) == 10
 
 
-def test_what_a_block_without_collections_made_is_old_and_can_still_be_collected():
+@pytest.fixture
+def none_frozen():
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_a_block_without_collections_made_is_old_and_can_still_be_collected(none_frozen):
     with without_collections():
         assert not gc.isenabled()
         made = [[number] for number in range(5_000)]

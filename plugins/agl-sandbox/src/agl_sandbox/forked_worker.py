@@ -154,7 +154,6 @@ def serve(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     adopt_orphans()
     # Collecting garbage would write into every page, and so copy it, in each child anew.
-    gc.collect()
     gc.freeze()
     woken, wake = socket.socketpair()
     for end in (woken, wake):
