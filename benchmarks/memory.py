@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 import agl
 from agl_learning.trainer.options import Lora
-from agl_torch.memory_estimate import Size, estimate
+from agl_torch.memory import Size, estimate
 from agl_torch.options import KL, Optimizer
 
 SHAPES = {

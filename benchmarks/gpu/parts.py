@@ -81,7 +81,7 @@ def smollm2(place: Path, small: bool, tell: Tell, **options: Any) -> dict[str, A
     from real_model import agent, tasks
 
     from agl_testing.models import smollm2 as fetch
-    from agl_torch.memory_estimate import Size
+    from agl_torch.memory import Size
     from agl_torch.models import load_shape
 
     given = {

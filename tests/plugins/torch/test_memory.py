@@ -12,12 +12,11 @@ import torch
 import agl
 import agl_torch
 from agl.errors import ConfigError
-from agl_torch import memory_estimate
+from agl_torch import memory
 from agl_torch.critic import Critic
-from agl_torch.garbage import without_collections
 from agl_torch.learner import Learner
 from agl_torch.memory import check_memory, return_free_memory
-from agl_torch.models import checkpoint_layers
+from agl_torch.models import checkpoint_layers, without_collections
 from agl_torch.options import Memory, Optimizer
 
 from .conftest import build_model
@@ -25,7 +24,7 @@ from .test_learner import OPTIONS, RULE, samples
 
 
 def estimate(options, model, *others):
-    return memory_estimate.estimate(options, *map(memory_estimate.Size.of, (model, *others)))
+    return memory.estimate(options, *map(memory.Size.of, (model, *others)))
 
 
 LONG = torch.tensor([[1, *[4, 7, 5] * 10, 3, 2]])
@@ -169,8 +168,8 @@ def test_an_estimate_by_hand():
     decided = estimate(agl.GRPO(**common, entropy_bonus=0.1), model)
     assert decided == {**plain, "logits": 20 * 512 * 15}
     taught = agl_torch.Distillation(**common, teacher="other", dtype="bfloat16")
-    size = memory_estimate.Size.of
-    made = memory_estimate.estimate(taught, size(model), teacher=size(build_model()))
+    size = memory.Size.of
+    made = memory.estimate(taught, size(model), teacher=size(build_model()))
     assert made["copies"] == 4 * weights
 
 

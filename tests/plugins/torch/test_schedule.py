@@ -18,14 +18,13 @@ from agl.plugins.build import plan_component
 from agl.plugins.schema import schema_of, with_inner
 from agl_learning.run.checkpoint import Progress, making
 from agl_runs.options import pick_options
+from agl_torch.adapter import fingerprint
 from agl_torch.checkpoint import restore, save
 from agl_torch.critic import Critic
-from agl_torch.fingerprint import fingerprint
 from agl_torch.learner import Learner, Sample
 from agl_torch.loss import next_coefficient
 from agl_torch.option_names import INSTEAD, OURS, OWNERS
 from agl_torch.options import KL, LearnerOptions, Schedule
-from agl_torch.schedule import learning_factor
 
 from .conftest import build_model
 from .test_learner import RULE, make_row
@@ -48,9 +47,9 @@ ALGORITHMS = [
     ],
 )
 def test_factors_of_the_learning_rate_by_hand(options, expected):
-    found = [learning_factor(Schedule(**options), n, 6) for n in range(6)]
+    found = [Schedule(**options).factor(n, 6) for n in range(6)]
     assert found == pytest.approx(expected, abs=1e-6)
-    assert learning_factor(Schedule(**options), 7, 6) in (0.0, 1.0)
+    assert Schedule(**options).factor(7, 6) in (0.0, 1.0)
 
 
 def test_the_coefficient_follows_its_target_by_hand():

@@ -11,6 +11,7 @@ as others may sample from it meanwhile.
 """
 
 import copy
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,27 @@ PREFIX = "base_model.model."
 """Of the names of tensors in such a file."""
 BASE = "base.sha256"
 """Beside an adapter of ours: the ``fingerprint`` of the weights that it is for, in bfloat16."""
+
+
+def fingerprint(*models: Any, dtype: str | None = None) -> str:
+    """The first half of the SHA-256 of all weights, in the order of their names.
+
+    Args:
+        models: Whose weights.
+        dtype: What they are rounded to before; None takes them as they are. In ``bfloat16`` they
+            are the same whether a model was loaded in float32 or in bfloat16.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for model in models:
+        for name, value in sorted(model.state_dict().items()):
+            digest.update(name.encode())
+            value = value.detach().cpu()
+            if dtype is not None and value.is_floating_point():
+                value = value.to(getattr(torch, dtype))
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
 
 
 def share_weights(model: Any) -> Any:
@@ -218,8 +240,6 @@ def load_merged(source: str | Path, dtype: Any) -> Any:
         OSError: There is no such model.
     """
     from transformers import AutoModelForCausalLM
-
-    from agl_torch.fingerprint import fingerprint
 
     *adapters, base = base_chain(source)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)

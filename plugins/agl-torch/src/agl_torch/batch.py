@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from agl_records.row_builder import common_length
-from agl_torch.memory_estimate import AUTO_TOKENS, LOGITS_TOKENS
+from agl_torch.memory import AUTO_TOKENS, LOGITS_TOKENS
 from agl_torch.models import as_mask, autocast
 
 if TYPE_CHECKING:

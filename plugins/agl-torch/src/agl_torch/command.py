@@ -77,12 +77,12 @@ def command(
     from agl_http.commands import stop_signal
     from agl_http.server import bind
     from agl_runs.options import check_place
-    from agl_torch.garbage import without_collections
     from agl_torch.models import (
         load_model,
         load_tokenizer,
         resolve_dtype,
         use_deterministic_algorithms,
+        without_collections,
     )
 
     setup_logging("INFO")

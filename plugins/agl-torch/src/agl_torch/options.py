@@ -1,6 +1,7 @@
 """How gradients are made: options of algorithms, in groups."""
 
 import logging
+import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -47,6 +48,24 @@ class Schedule(Group):
 
     type: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Annotated[int, Ge(0)] = 0
+
+    def factor(self, done: int, steps: int) -> float:
+        """What the learning rate of the next update is multiplied by.
+
+        Args:
+            done: Updates before it.
+            steps: Of the run; those that train nothing are no updates, so that the end may not be
+                reached.
+
+        Example:
+            Two steps of warm-up and ``linear`` over 6 steps give 1/2, 1, 1, 3/4, 1/2, 1/4.
+        """
+        if done < self.warmup_steps:
+            return (done + 1) / self.warmup_steps
+        left = max(0.0, 1.0 - (done - self.warmup_steps) / (steps - self.warmup_steps))
+        if self.type == "linear":
+            return left
+        return 1.0 if self.type == "constant" else (1.0 - math.cos(math.pi * left)) / 2
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -184,9 +203,9 @@ class Memory(Group):
     check: bool = True
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class LearnerOptions:
-    """What ``Learner`` is told; see ``PolicyTraining``, which has the same options."""
+    """What ``Learner`` is told; see ``PolicyTraining``, which is told the same."""
 
     epochs: Count = 1
     minibatch_rows: Count | None = None

@@ -18,34 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from agl.errors import ConfigError
 from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import version_lag
 from agl_learning.run.checkpoint import home_of, making
 from agl_learning.trainer.online import OnlineTraining
-from agl_learning.trainer.options import Lora
 from agl_models.processes.engines import ENGINES, EngineServer, check_server
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
-from agl_runs.options import AboveZero, Count, NotNegative, check_place, pick_options
-from agl_torch.garbage import without_collections
+from agl_runs.options import Count, check_place, pick_options
+from agl_torch.models import use_deterministic_algorithms, without_collections
 from agl_torch.option_names import explain, refuse_other_names
-from agl_torch.options import (
-    KL,
-    Clip,
-    Dtype,
-    LearnerOptions,
-    Loss,
-    Memory,
-    Optimizer,
-    SamplingCorrection,
-    Schedule,
-    Server,
-    check_learner,
-)
-from agl_torch.reference import REFERENCE, find_reference
-from agl_torch.schedule import learning_factor
+from agl_torch.options import Clip, LearnerOptions, Loss, Server, check_learner
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,9 +43,12 @@ if TYPE_CHECKING:
     from agl_torch.learner import Objective
     from agl_torch.loss import Gain, Tokens
 
+REFERENCE = "reference"
+"""The model that a run began with, in its folder, where something is compared with it."""
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PolicyTraining(OnlineTraining):
+class PolicyTraining(OnlineTraining, LearnerOptions):
     """What the algorithms of this package share.
 
     The model is served on an OpenAI-compatible address by this process and trained in place; the
@@ -106,23 +95,11 @@ class PolicyTraining(OnlineTraining):
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)
-    temperature: AboveZero = 1.0
     device: str | None = None
     torch_threads: Count | None = None
     server: Server = Server()
-    epochs: Count = 1
-    minibatch_rows: Count | None = None
-    memory: Memory = Memory()
     loss: Loss = Loss()
     clip: Clip = Clip()
-    learning_rate: NotNegative = 1e-6
-    optimizer: Optimizer = Optimizer()
-    schedule: Schedule = Schedule()
-    entropy_bonus: NotNegative = 0.0
-    kl: KL = KL()
-    sampling_correction: SamplingCorrection = SamplingCorrection()
-    dtype: Dtype = "auto"
-    lora: Lora | None = None
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         refuse_other_names(cls, options)
@@ -167,7 +144,7 @@ class PolicyTraining(OnlineTraining):
     def check_start(self, origin: "Origin") -> None:
         """Refuse to go on where the start, which is compared with or built on, is nowhere."""
         if self._keeps_start and origin.checkpoint is not None:
-            find_reference(self.title, self.lora is not None, origin.folder, origin.home)
+            self._find_start(origin.folder, origin.home)
 
     @without_collections()
     def load(self, checkpoint: Path | None, folder: Path) -> None:
@@ -181,8 +158,6 @@ class PolicyTraining(OnlineTraining):
         from agl_torch.server import InferenceServer
 
         if self.deterministic:
-            from agl_torch.models import use_deterministic_algorithms
-
             use_deterministic_algorithms(self.torch_threads)
         elif self.torch_threads is not None:
             torch.set_num_threads(self.torch_threads)
@@ -242,15 +217,14 @@ class PolicyTraining(OnlineTraining):
 
     def _load_models(self, checkpoint: Path | None, folder: Path) -> tuple[Any, Any, str]:
         """The model to train, the frozen start (None: a copy), and what an adapter is built on."""
-        from agl_torch.adapter import add_adapter, share_weights
+        from agl_torch.adapter import add_adapter, fingerprint, share_weights
         from agl_torch.checkpoint import save_model
-        from agl_torch.fingerprint import fingerprint
         from agl_torch.memory import check_memory
         from agl_torch.models import load_model, resolve_dtype
 
         start = None
         if self._keeps_start and checkpoint is not None:
-            start = find_reference(self.title, self.lora is not None, folder, home_of(checkpoint))
+            start = self._find_start(folder, home_of(checkpoint))
         source = (checkpoint if self.lora is None else None) or start or self.model
         if self.memory.check and isinstance(source, str | Path):
             check_memory(self, source, self.device)
@@ -272,6 +246,24 @@ class PolicyTraining(OnlineTraining):
         base = fingerprint(model, dtype="bfloat16")
         add_adapter(model, self.lora, self._place_of_start(folder), checkpoint)
         return model, reference, base
+
+    def _find_start(self, *folders: Path) -> Path:
+        """What the run began with, in one of these folders of runs.
+
+        Raises:
+            ConfigError: None has it.
+        """
+        for folder in folders:
+            if (folder / REFERENCE).is_dir():
+                return folder / REFERENCE
+        needs, way = "kl compares with", "Set kl.coefficient to 0"
+        if self.lora is not None:
+            needs, way = "lora builds on", "Put it back"
+        raise ConfigError(
+            f"{self.title}: {needs} the model that the run began with, and neither "
+            f"{' nor '.join(repr(str(folder)) for folder in folders)} has the folder "
+            f"{REFERENCE!r}. {way}, or start anew"
+        )
 
     def _place_of_start(self, folder: Path) -> str | Path:
         """Where the model under an adapter can be loaded."""
@@ -324,8 +316,7 @@ class PolicyTraining(OnlineTraining):
             )
             for one in rows
         ]
-        when = (self.weights_version, self.steps)
-        factor = learning_factor(self.schedule, *when)
+        factor = self.schedule.factor(self.weights_version, self.steps)
         with contextlib.ExitStack() as changing:
             if not self.max_staleness:
                 changing.enter_context(self._server.updating())
@@ -359,7 +350,7 @@ class PolicyTraining(OnlineTraining):
 
     def fingerprint(self) -> str | None:
         """The SHA-256 of the weights, where runs are to be equal bit for bit."""
-        from agl_torch.fingerprint import fingerprint
+        from agl_torch.adapter import fingerprint
 
         models = filter(None, (self._learner.model, self._learner.critic))
         return fingerprint(*models) if self.deterministic else None
