@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import logging
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import ConfigError, install_line
 from agl_unsloth.options import Engine
+
+logger = logging.getLogger("agl.unsloth")
 
 LIBRARIES = ("agl_unsloth", "trl", "peft", "torch", "transformers", "unsloth", "bitsandbytes")
 _LOOK = (
@@ -17,15 +19,7 @@ _LOOK = (
 INSTALL_UNSLOTH = "see 'Install Unsloth' in docs/howto/fine-tune.md"
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """An engine, and why it is this one."""
-
-    engine: Engine
-    because: str
-
-
-async def choose_engine(wanted: str, python: str | None, *, lora: bool, four_bit: bool) -> Chosen:
+async def choose_engine(wanted: str, python: str | None, *, lora: bool, four_bit: bool) -> Engine:
     """What ``auto`` means in an environment; other names as they are, if they can be used.
 
     Unsloth is imported once for that, in a process of its own: only then is it known whether it
@@ -51,15 +45,17 @@ async def choose_engine(wanted: str, python: str | None, *, lora: bool, four_bit
     if wanted in ("auto", "unsloth"):
         problem = "it is not installed" if not has["unsloth"] else await _try_unsloth(interpreter)
         if problem is None:
-            chosen = Chosen("unsloth", "it is installed and can be imported")
             _check(has, "unsloth", where, four_bit=four_bit, peft=False)
-            return chosen
+            logger.info("training with unsloth (it is installed and can be imported)")
+            return "unsloth"
         if wanted == "unsloth":
             raise ConfigError(
                 f"engine 'unsloth' cannot be used{where}: {problem}; {INSTALL_UNSLOTH}"
             )
     _check(has, "trl", where, four_bit=four_bit, peft=lora)
-    return Chosen("trl", f"Unsloth: {problem}" if problem else "it was asked for")
+    why = f"Unsloth: {problem}" if problem else "it was asked for"
+    logger.info("training with trl (%s)", why)
+    return "trl"
 
 
 def _check(has: dict[str, bool], engine: str, where: str, *, four_bit: bool, peft: bool) -> None:

@@ -21,12 +21,10 @@ from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
 from agl_runs.files import write_whole
 from agl_runs.options import Count, NotNegative, check_place, pick_options
-from agl_unsloth.card import write_card
 from agl_unsloth.engines import choose_engine
-from agl_unsloth.memory import check_memory, find_machine
-from agl_unsloth.models import check_folder, size_of
+from agl_unsloth.models import check_folder, check_memory, find_machine, size_of
 from agl_unsloth.options import STATE, Engine, Method, Order, TrainingOptions
-from agl_unsloth.servers import Server, ServerOptions, check_port, choose_server, serve
+from agl_unsloth.servers import Server, check_port, choose_server, serve
 from agl_unsloth.training import RESULT
 
 logger = logging.getLogger("agl.unsloth")
@@ -130,7 +128,6 @@ class LocalFineTuning(FineTuning):
     async def prepare(self) -> Version:
         self._check_model()
         given = replace(self.server, type=choose_server(self.server.type))
-        options = ServerOptions(given, self.seed, self.deterministic)
         if given.is_address and not given.reload_command and self.iterations > 1:
             raise ConfigError(
                 f"{self.title}: the server {given.type!r} will not know of new versions. Give "
@@ -148,8 +145,10 @@ class LocalFineTuning(FineTuning):
                 "or leave deterministic out"
             )
         check_port(given)
-        self._server_options = options
-        await self._choose_engine()
+        self._server = given
+        self._engine: Engine = await choose_engine(
+            self.engine, self.python, lora=self.lora is not None, four_bit=self.load_in_4bit
+        )
         return Version(0, self.model)
 
     def trained_model(self) -> TrainedModel:
@@ -166,15 +165,10 @@ class LocalFineTuning(FineTuning):
         if size is not None:
             check_memory(size, self.training_options(1), find_machine(), pairs=self.method == "dpo")
 
-    async def _choose_engine(self) -> None:
-        chosen = await choose_engine(
-            self.engine, self.python, lora=self.lora is not None, four_bit=self.load_in_4bit
-        )
-        self._engine: Engine = chosen.engine
-        logger.info("training with %s (%s)", chosen.engine, chosen.because)
-
     def serve(self, version: Version) -> AbstractAsyncContextManager[Served]:
-        return serve(version, self._server_options, self.session.folder / "logs")
+        log = self.session.folder / "logs" / f"server-{version.number:04d}.log"
+        given = {"seed": self.seed, "deterministic": self.deterministic}
+        return serve(version, self._server, log, **given)
 
     async def train(self, examples: Path, version: Version, number: int) -> Version:
         # Another folder where rollouts were given up: the version of those may lie in that one.
@@ -267,3 +261,53 @@ def adapter_of(options: TrainingOptions) -> dict[str, Any]:
     """What a state fits to."""
     names = ("lora_rank", "lora_alpha", "lora_targets", "load_in_4bit")
     return {name: getattr(options, name) for name in names}
+
+
+def write_card(
+    folder: Path,
+    *,
+    base: Version,
+    number: int,
+    run: dict[str, Any],
+    data: dict[str, Any],
+    training: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Write ``README.md`` as hubs read it.
+
+    Args:
+        folder: Of the version.
+        base: What it was trained from.
+        number: Of the version.
+        run: Algorithm, folder and id of the run.
+        data: What was trained on: counts, rewards, where it lies.
+        training: Metrics of the training.
+        options: Of the training.
+    """
+    tables = {"Run": run, "Data": data, "Training": training, "Options": options}
+    sections = "\n\n".join(f"## {title}\n\n{_table(values)}" for title, values in tables.items())
+    title = f"{run['algorithm']} version {number}"
+    text = f"""---
+base_model: {json.dumps(base.ref)}
+library_name: transformers
+pipeline_tag: text-generation
+tags: [agl, {run["algorithm"]}]
+---
+
+# {title}
+
+Made by agl from version {base.number} ({base.ref}), on rollouts of the agent itself.
+
+{sections}
+"""
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _table(values: dict[str, Any]) -> str:
+    rows = [f"| {name} | {_cell(value)} |" for name, value in values.items() if value is not None]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _cell(value: Any) -> str:
+    shown = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return shown.replace("|", "\\|").replace("\n", " ")

@@ -19,7 +19,7 @@ from agl_models.processes.child_process import child, tail
 from agl_models.processes.model_process import HOST, has_vllm, serve_child, vllm_command
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_runs.options import AboveZero, Group
-from agl_unsloth.memory import find_machine
+from agl_unsloth.models import find_machine
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,17 +47,6 @@ class Server(Group):
     def is_address(self) -> bool:
         """Whether the server is none of ours."""
         return self.type.startswith(("http://", "https://"))
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """How versions are served."""
-
-    server: Server
-    """``vllm``, ``torch``, or an address."""
-    seed: int
-    deterministic: bool
-    """Whether answers shall depend on their requests alone."""
 
 
 def choose_server(name: str) -> str:
@@ -111,47 +100,49 @@ def check_port(server: Server) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serve(version: Version, options: ServerOptions, logs: Path) -> AsyncGenerator[Served]:
+async def serve(
+    version: Version, server: Server, log: Path, *, seed: int = 0, deterministic: bool = False
+) -> AsyncGenerator[Served]:
     """A block in which a version answers.
+
+    Args:
+        version: Of the model.
+        server: Whose type is ``vllm``, ``torch``, or an address.
+        log: Gets what the server writes.
+        seed: Of draws.
+        deterministic: Whether answers shall depend on their requests alone.
 
     Raises:
         ConfigError: The port is in use.
         AlgorithmError: The server ended, or was not ready in time; with the end of its log.
     """
-    log = logs / f"server-{version.number:04d}.log"
-    if options.server.is_address:
-        yield await _use_address(version, options, log)
+    if server.is_address:
+        yield await _use_address(version, server, log)
         return
-    async with serve_child(
-        options.server.type,
-        lambda port: _command(version, options, port),
-        log,
-        port=options.server.port,
-        timeout_seconds=options.server.timeout_seconds,
-    ) as served:
+    # Equal seeds would give every version the same luck.
+    more = ["--seed", str(seed + version.number)]
+    more += ["--deterministic"] if deterministic else []
+    more += server.arguments or []
+
+    def command(port: int) -> list[str]:
+        if server.type == "vllm":
+            return [*vllm_command(version.ref, port), *more]
+        return [
+            *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
+            *("--host", HOST, "--port", str(port), "--name", MODEL_NAME),
+            *("--weights-version", str(version.number), *more),
+        ]
+
+    of_child = {"port": server.port, "timeout_seconds": server.timeout_seconds}
+    async with serve_child(server.type, command, log, **of_child) as served:
         yield served
 
 
-def _command(version: Version, options: ServerOptions, port: int) -> list[str]:
-    # Equal seeds would give every version the same luck.
-    seed = ("--seed", str(options.seed + version.number))
-    more = options.server.arguments or ()
-    if options.server.type == "vllm":
-        return [*vllm_command(version.ref, port), *seed, *more]
-    return [
-        *(sys.executable, "-c", "from agl.cli import main; main()", "serve", version.ref),
-        *("--host", HOST, "--port", str(port), "--name", MODEL_NAME, *seed),
-        *("--weights-version", str(version.number)),
-        *(["--deterministic"] if options.deterministic else []),
-        *more,
-    ]
-
-
-async def _use_address(version: Version, options: ServerOptions, log: Path) -> Served:
-    if options.server.reload_command:
+async def _use_address(version: Version, server: Server, log: Path) -> Served:
+    if server.reload_command:
         command = [
             part.replace("{model}", version.ref).replace("{version}", str(version.number))
-            for part in options.server.reload_command
+            for part in server.reload_command
         ]
         async with child(command, log) as process:
             if await process.wait() != 0:
@@ -160,18 +151,17 @@ async def _use_address(version: Version, options: ServerOptions, log: Path) -> S
                     f"{log}:\n{tail(log)}"
                 )
     try:
-        answer = json.loads(await asyncio.to_thread(_get, f"{options.server.type}/models"))
+        answer = json.loads(await asyncio.to_thread(_get, f"{server.type}/models"))
         names = [str(model["id"]) for model in answer["data"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AlgorithmError(
-            f"server {options.server.type!r} does not say which models it has (GET /models): "
-            f"{error!r}"
+            f"server {server.type!r} does not say which models it has (GET /models): {error!r}"
         ) from error
     # One that was told to load a folder calls it so, or keeps a name of its own.
     known = [name for name in names if name in (version.ref, MODEL_NAME)] or names
     if not known:
-        raise AlgorithmError(f"server {options.server.type!r} has no model")
-    return Served({"model": f"hosted_vllm/{known[0]}", "api_base": options.server.type})
+        raise AlgorithmError(f"server {server.type!r} has no model")
+    return Served({"model": f"hosted_vllm/{known[0]}", "api_base": server.type})
 
 
 def _get(url: str) -> bytes:

@@ -12,7 +12,6 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from agl_unsloth.options import Order, TrainingOptions
 
@@ -25,36 +24,23 @@ def main(arguments: list[str]) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    order = read_order(Path(arguments[0]))
+    given = json.loads(Path(arguments[0]).read_text())
+    order = Order(**{**given, "options": TrainingOptions(**given["options"])})
+    libraries = ["trl", "transformers"]
     if order.engine == "unsloth":
         # Before anything of transformers or TRL is imported: it changes both.
         from agl_unsloth.engine_unsloth import train
+
+        libraries = ["unsloth", *libraries]
     else:
         from agl_unsloth.engine_trl import train
     Path(order.out).mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    metrics = train(order, read_examples(Path(order.examples)))
+    with open(order.examples) as lines:
+        metrics = train(order, [json.loads(line) for line in lines])
     metrics["seconds"] = time.perf_counter() - start
-    metrics["engine"] = engine_name(order.engine)
+    metrics["engine"] = ", ".join(f"{name} {metadata.version(name)}" for name in libraries)
     (Path(order.out) / RESULT).write_text(json.dumps(metrics, indent=2) + "\n")
-
-
-def read_order(path: Path) -> Order:
-    """The order in a file."""
-    values = json.loads(path.read_text())
-    return Order(**{**values, "options": TrainingOptions(**values["options"])})
-
-
-def read_examples(path: Path) -> list[dict[str, Any]]:
-    """JSON lines."""
-    with path.open() as lines:
-        return [json.loads(line) for line in lines]
-
-
-def engine_name(engine: str) -> str:
-    """The engine with the versions of its libraries."""
-    names = ["unsloth", "trl"] if engine == "unsloth" else ["trl"]
-    return ", ".join(f"{name} {metadata.version(name)}" for name in [*names, "transformers"])
 
 
 if __name__ == "__main__":
