@@ -446,6 +446,16 @@ def vllm(session: nox.Session) -> None:
     session.run("pytest", *options, *session.posargs, env=env)
 
 
+@nox.session(python="3.12")
+def harbor(session: nox.Session) -> None:
+    """Trials of Harbor in containers, which the system brings: apt-get install podman runc."""
+    needs = ("agl-harbor", "agl-gateway", "agl-server", "agl-sandbox", "podman-compose>=1.5")
+    install(session, CORE, *needs, *TEST_TOOLS[:5], OPENAI)
+    # Harbor warns of itself.
+    tests = ("-W", "default", "--durations=0", "tests/plugins/harbor/real")
+    session.run("pytest", *tests, *session.posargs, env=QUIET)
+
+
 @nox.session
 def ui(session: nox.Session) -> None:
     """The web page in a real Chromium, which the system brings: apt-get install chromium."""
@@ -577,7 +587,7 @@ NIGHTLY = (
     ("tests", "-m", "nightly or drawn", "--hypothesis-profile", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("vllm", "peer", "tracers", "trackers", "examples", "calc-x")),
+    *((name,) for name in ("vllm", "harbor", "peer", "tracers", "trackers", "examples", "calc-x")),
     *((name,) for name in ("ui", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -593,6 +603,7 @@ def nightly(session: nox.Session) -> None:
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     real-models -m nightly   a pretrained model: fetched through a kill, going on bit for bit
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
+    harbor             trials in containers
     vllm               the engine component, the gateway and a run with the real vLLM
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
                        the web page over a store of 0.3.0

@@ -45,7 +45,7 @@ KNOWN_NEEDS = {
     *("agl-apo", "agl-azure", "agl-bestprompt", "agl-gateway", "agl-inspect", "agl-metrics"),
     *("agl-sandbox", "agl-tinker", "agl-torch", "agl-tracers", "agl-trackers", "agl-ui"),
     *("agl-unsloth", "agl-verl", "anthropic", "autogen-agentchat", "autogen-ext"),
-    *("claude-agent-sdk", "crewai", "langchain", "langchain-openai", "litellm", "mlflow"),
+    *("claude-agent-sdk", "crewai", "harbor", "langchain", "langchain-openai", "litellm", "mlflow"),
     *("openai", "openai-agents", "opentelemetry-exporter-otlp-proto-http"),
     *("opentelemetry-util-genai", "prometheus-client", "pydantic-ai-slim", "pytest"),
     *("smolagents", "tensorboardX", "vllm", "trackio", "wandb"),

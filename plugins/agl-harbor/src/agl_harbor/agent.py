@@ -1,0 +1,136 @@
+"""An agent of agl that is a whole trial of Harbor: sandbox, agent and verifier."""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agl.agent.base import LitAgent
+from agl.emitter import emit_annotation
+from agl.errors import ConfigError
+from agl.runner.report import SandboxedAgentError
+from agl.types import LLM, AttemptedRollout, Failure, NamedResources, ProxyLLM, Rollout
+from agl.types.records import Boundary
+from agl_harbor.limits import Limits
+
+if TYPE_CHECKING:
+    from harbor.models.trial.config import TrialConfig  # pyright: ignore[reportMissingImports]
+    from harbor.models.trial.result import ExceptionInfo, TrialResult  # pyright: ignore[reportMissingImports]
+
+WITHOUT_MODEL = ("oracle", "nop")
+"""Harbor's agents that call none: one plays the task's solution, one does nothing."""
+
+
+class HarborAgent(LitAgent[dict[str, Any]]):
+    """Runs one of Harbor's agents on a task of Harbor's; its reward is the verifier's.
+
+    A task is what Harbor's ``TaskConfig`` takes: ``{"path": FOLDER}``, or a name in its registry.
+    The agent calls the model of the rollout, so agents that run in the sandbox (Claude Code,
+    Codex) need a gateway that the sandbox reaches; ``terminus-2`` calls it from here.
+
+    Args:
+        agent: Of Harbor's ``AgentConfig``: ``name`` or ``import_path``, and ``kwargs``.
+        sandbox: Of Harbor's ``EnvironmentConfig``: ``type`` or ``import_path``, and ``kwargs``.
+        limits: On the making of sandboxes, and on what they cost.
+        logs: A folder that keeps what Harbor writes of each trial; None keeps nothing.
+    """
+
+    def __init__(
+        self,
+        agent: Mapping[str, Any],
+        sandbox: Mapping[str, Any],
+        limits: Limits,
+        logs: Path | None = None,
+    ) -> None:
+        super().__init__()
+        self._agent, self._sandbox, self._limits, self._logs = agent, sandbox, limits, logs
+
+    async def rollout_async(
+        self, task: dict[str, Any], resources: NamedResources, rollout: Rollout
+    ) -> dict[str, float]:
+        """The verifier's rewards by name, ``reward`` first.
+
+        Raises:
+            SandboxedAgentError: The trial gave none; by what failed: sandbox, agent, verifier.
+        """
+        from harbor.trial.trial import Trial  # pyright: ignore[reportMissingImports]
+
+        assert isinstance(rollout, AttemptedRollout)
+        run = str((rollout.metadata or {}).get("run", rollout.rollout_id))
+        await self._limits.wait_for_turn(run)
+        with tempfile.TemporaryDirectory(prefix="agl-harbor-") as folder:
+            config = self._config(task, resources, rollout, self._logs or folder)
+            began = time.monotonic()
+            try:
+                result = await (await Trial.create(config)).run()
+            finally:
+                seconds = time.monotonic() - began
+                cost = self._limits.spend(run, seconds)
+            emit_annotation({"harbor.sandbox.seconds": seconds, "harbor.sandbox.cost": cost})
+        return _rewards_of(result)
+
+    def _config(
+        self,
+        task: dict[str, Any],
+        resources: NamedResources,
+        rollout: AttemptedRollout,
+        folder: Path | str,
+    ) -> "TrialConfig":
+        from harbor.models.trial.config import TrialConfig  # pyright: ignore[reportMissingImports]
+
+        agent = with_model(self._agent, _model_of(resources, rollout))
+        name = f"{rollout.rollout_id}-{rollout.attempt.sequence_id}"
+        about = {"task": task, "agent": agent, "environment": self._sandbox}
+        return TrialConfig.model_validate({**about, "trial_name": name, "trials_dir": str(folder)})
+
+
+def with_model(agent: Mapping[str, Any], llm: LLM | None) -> dict[str, Any]:
+    """Harbor's configuration of an agent that calls this model."""
+    if agent.get("name") in WITHOUT_MODEL:
+        return {**agent}
+    if llm is None:
+        raise ConfigError(
+            "environment 'harbor' needs one model among the resources. Choose an algorithm that "
+            "serves one, or give one in resources"
+        )
+    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"), llm.api_key or "none")
+    model = {"model_name": f"openai/{llm.model}", "base_url": llm.endpoint}
+    return {**agent, **model, "env": {**keys, **agent.get("env", {})}}
+
+
+def _model_of(resources: NamedResources, rollout: AttemptedRollout) -> LLM | None:
+    models = [value for value in resources.values() if isinstance(value, LLM)]
+    if len(models) != 1:
+        return None
+    model = models[0]
+    return model.with_attempted_rollout(rollout) if isinstance(model, ProxyLLM) else model
+
+
+def _rewards_of(result: "TrialResult") -> dict[str, float]:
+    said = result.verifier_result.rewards if result.verifier_result else None
+    if result.reward_valid and said:
+        first = {"reward": said["reward"]} if "reward" in said else {}
+        return {name: float(value) for name, value in {**first, **said}.items()}
+    errors = result.recorded_exceptions()
+    if not errors:
+        message = f"the verifier of {result.task_name!r} wrote no reward"
+        raise SandboxedAgentError(Failure(boundary="evaluator", type="no_reward", message=message))
+    error = errors[0]
+    raise SandboxedAgentError(
+        Failure(
+            boundary=_boundary_of(result, error),
+            type=f"harbor.{error.exception_type}",
+            message=error.exception_message,
+            traceback=error.exception_traceback,
+        )
+    )
+
+
+def _boundary_of(result: "TrialResult", error: "ExceptionInfo") -> Boundary:
+    if result.agent_execution is None:
+        return "resources"  # the sandbox, or what the agent needs in it
+    if error.exception_type == "AgentTimeoutError":
+        return "timeout"
+    verifier = result.verifier and result.verifier.started_at
+    return "agent" if verifier is None or error.occurred_at < verifier else "evaluator"
