@@ -12,11 +12,12 @@ import torch
 import agl
 import agl_torch
 from agl.errors import ConfigError
+from agl_learning.garbage import have_others_frozen, without_collections
 from agl_torch import memory
 from agl_torch.critic import Critic
 from agl_torch.learner import Learner
 from agl_torch.memory import check_memory, return_free_memory
-from agl_torch.models import checkpoint_layers, without_collections
+from agl_torch.models import checkpoint_layers
 from agl_torch.options import Memory, Optimizer
 
 from .conftest import build_model
@@ -269,7 +270,9 @@ def test_freed_memory_goes_back_though_what_stays_lies_behind_it():
 @pytest.fixture
 def none_frozen():
     gc.unfreeze()
+    have_others_frozen.cache_clear()
     yield
+    have_others_frozen.cache_clear()
     gc.freeze()
 
 

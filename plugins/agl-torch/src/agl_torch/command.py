@@ -76,13 +76,13 @@ def command(
     from agl.utils.logs import setup_logging
     from agl_http.commands import stop_signal
     from agl_http.server import bind
+    from agl_learning.garbage import without_collections
     from agl_runs.options import check_place
     from agl_torch.models import (
         load_model,
         load_tokenizer,
         resolve_dtype,
         use_deterministic_algorithms,
-        without_collections,
     )
 
     setup_logging("INFO")

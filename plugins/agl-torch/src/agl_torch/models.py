@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 import os
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -31,26 +30,6 @@ def use_deterministic_algorithms(torch_threads: int | None) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(torch_threads or 1)
-
-
-@contextmanager
-def without_collections() -> Generator[None]:
-    """A block, or with ``@`` a function, in which no garbage is looked for.
-
-    For what imports torch and transformers: looking through all that these make takes a fifth of
-    the time, and finds nothing.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            if gc.get_freeze_count() == 0:
-                # Both together make all objects old, without a look at them.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 @contextmanager

@@ -23,13 +23,14 @@ from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import version_lag
+from agl_learning.garbage import without_collections
 from agl_learning.run.checkpoint import home_of, making
 from agl_learning.trainer.online import OnlineTraining
 from agl_models.processes.engines import ENGINES, EngineServer, check_server
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
 from agl_runs.options import Count, check_place, pick_options
-from agl_torch.models import use_deterministic_algorithms, without_collections
+from agl_torch.models import use_deterministic_algorithms
 from agl_torch.option_names import explain, refuse_other_names
 from agl_torch.options import Clip, LearnerOptions, Loss, Server, check_learner
 

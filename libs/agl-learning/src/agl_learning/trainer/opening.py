@@ -1,14 +1,14 @@
 """A start of a run: its folder is held, what was done after its checkpoint does not count."""
 
 import contextlib
-import gc
 import logging
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
 from agl.algorithm.gateway import Gateway
 from agl.store.base import LightningStore
+from agl_learning.garbage import settled
 from agl_learning.reports.report import Report
 from agl_learning.run.checkpoint import Progress, set_aside
 from agl_learning.run.folder import (
@@ -51,28 +51,11 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
                 changes = shape_changes(before.shape, shape, training) if before else []
                 await _go_back(session, changes)
                 write_generation(folder, start)
-                with _settled():
+                with settled():
                     yield session
         finally:
             await training.clean_up()
             training.enter(None)
-
-
-@contextlib.contextmanager
-def _settled() -> Generator[None]:
-    """A block that looks for garbage only among what it makes.
-
-    A library of models makes half a million objects. A look at them all stops every thread of the
-    process, the sampler's and the gateway's too, for nearly half a second of CPU.
-    """
-    is_ours = gc.get_freeze_count() == 0
-    if is_ours:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if is_ours:
-            gc.unfreeze()
 
 
 def new_session(
