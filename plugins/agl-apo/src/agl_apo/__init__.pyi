@@ -2,7 +2,7 @@
 
 from .apo import APO as APO
 from .gepa import GEPA as GEPA
-from .result import Result as Result
+from .session import Result as Result
 from .templates import render as render
 
 __version__: str

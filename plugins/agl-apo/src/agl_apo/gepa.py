@@ -15,6 +15,8 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from agl.errors import AlgorithmError, ConfigError
@@ -85,13 +87,7 @@ class GEPA(PromptOptimizer):
 
 
 class Bridge:
-    """GEPA's adapter: what it asks for in its thread is done on the event loop.
-
-    Args:
-        options: The algorithm.
-        session: Its run.
-        loop: Where the store is used.
-    """
+    """GEPA's adapter: what it asks for in its thread is done on the event loop."""
 
     # GEPA looks whether its adapter has a proposer of its own.
     propose_new_texts = None
@@ -130,7 +126,7 @@ class Bridge:
             stop_callbacks=lambda gepa_state: (
                 self._failure is not None or options.is_budget_spent()
             ),
-            logger=_Log(),
+            logger=SimpleNamespace(log=partial(logger.debug, "gepa: %s")),  # pyright: ignore[reportArgumentType]
             seed=options.seed,
         )
         if self._failure is not None:  # the engine only logs it
@@ -259,13 +255,6 @@ class Bridge:
 
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-class _Log:
-    """GEPA's own log, at level debug."""
-
-    def log(self, message: str) -> None:
-        logger.debug("gepa: %s", message)
 
 
 def _key(texts: Mapping[str, str]) -> str:

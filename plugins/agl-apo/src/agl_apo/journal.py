@@ -9,6 +9,7 @@ asking.
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from agl.errors import ConfigError, ConflictError, InvalidTransitionError, NotSupportedError
@@ -20,22 +21,17 @@ from agl_runs.store import RUN_ID, get_run
 from agl_views.runs.prompt_runs import ENTRIES, EVALUATION, FIELD
 
 
+@dataclass
 class StoreJournal:
-    """The entries of one run.
+    """The entries of one run."""
 
-    Args:
-        store: Where they are.
-        run_name: Whose; several runs may share a store.
-        algorithm: Stands in every entry.
-        run_id: Of the trainer's run, with which the entries are deleted.
-    """
-
-    def __init__(
-        self, store: LightningStore, run_name: str, algorithm: str, run_id: str | None = None
-    ) -> None:
-        self.store, self.run_id = store, run_id
-        self.run_name = run_name
-        self.algorithm = algorithm
+    store: LightningStore
+    run_name: str
+    """Whose; several runs may share a store."""
+    algorithm: str
+    """Stands in every entry."""
+    run_id: str | None = None
+    """Of the trainer's run, with which the entries are deleted."""
 
     async def cancel_leftovers(self, run_id: str | None) -> None:
         """Cancel the evaluations that an earlier start left queued or under way.

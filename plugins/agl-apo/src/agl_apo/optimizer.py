@@ -13,7 +13,7 @@ from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import StoreJournal
 from agl_apo.opening import check_budget, find_targets, split_datasets
 from agl_apo.options import PromptOptions
-from agl_apo.session import SearchSession
+from agl_apo.session import Result, SearchSession
 from agl_learning.collect.task_order import digest
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.report import Report
@@ -29,7 +29,6 @@ from agl_views.runs.prompt_runs import SEED
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_apo.models import Models
-    from agl_apo.result import Result
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

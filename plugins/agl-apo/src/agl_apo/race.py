@@ -103,21 +103,16 @@ def values(
         task: (math.fsum(rewards) + PSEUDO * mean) / (len(rewards) + PSEUDO)
         for task, rewards in of_task.items()
     }
-    pull = PSEUDO * (mean_reward(evaluator, parents) - mean)
+    of_parents = fmean(
+        fmean(score.reward for score in evaluator.known(parent, "search")) for parent in parents
+    )
+    pull = PSEUDO * (of_parents - mean)
     result: dict[Candidate, float] = {}
     for candidate in candidates:
         scores = evaluator.known(candidate, "search")
         surplus = math.fsum(score.reward - task_mean[score.task] for score in scores)
         result[candidate] = mean + (surplus + pull) / (len(scores) + PSEUDO)
     return result
-
-
-def mean_reward(evaluator: Evaluator, candidates: Sequence[Candidate]) -> float:
-    """Mean over candidates of each one's mean."""
-    return fmean(
-        fmean(score.reward for score in evaluator.known(candidate, "search"))
-        for candidate in candidates
-    )
 
 
 def _working(evaluator: Evaluator, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -1,5 +1,6 @@
 """What APO and GEPA share while they run: candidates, their record in the store, the end."""
 
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +12,50 @@ from agl_apo.copying import copied_tasks
 from agl_apo.decision import Decision, Rule, decide
 from agl_apo.evaluate import Candidate, Evaluator, Split
 from agl_apo.options import PromptOptions
-from agl_apo.result import Result, say, write_files
 from agl_apo.templates import BrokenTemplateError, check_edit, placeholders
 from agl_learning.reports.report import Report
 
 logger = logging.getLogger("agl.apo")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    decision: Decision | None
+    """None where no candidate was better than the seed even in the search."""
+    prompts: dict[str, str]
+    """The accepted texts, else the seed's."""
+    best: str
+    """Id of the candidate that they are of."""
+    leader: str
+    """Id of the candidate that was best in the search, accepted or not."""
+    evaluations: int
+    """In all."""
+    evaluations_held_out: int
+    """For the decision."""
+    failed_evaluations: int
+    """Left out, because they failed as often as they were run."""
+    evaluations_again: int
+    """Run again because they had failed; not among ``evaluations``."""
+    model_calls: int
+    tokens: int
+    """Of those calls, as the endpoint counts them."""
+    copies: tuple[int, ...]
+    """Train tasks that the best prompt copies from."""
+    resources_id: str
+    """The snapshot that holds it, the store's latest."""
+    run_dir: str
+    """Where the best prompts are files."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the seed was replaced."""
+        return self.decision is not None and self.decision.accepted
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return asdict(self)
 
 
 @dataclass
@@ -239,7 +279,34 @@ class SearchSession:
             resources_id=resources_id,
             run_dir=str(self.report.folder),
         )
-        await self.journal.note("result", "final", result.as_json())
-        write_files(self.report.folder, result)
-        say(result)
+        written = result.as_json()
+        await self.journal.note("result", "final", written)
+        for name, text in result.prompts.items():
+            (self.report.folder / f"best_prompt.{name}.txt").write_text(text, encoding="utf-8")
+        text = json.dumps(written, indent=2, ensure_ascii=False)
+        (self.report.folder / "result.json").write_text(text + "\n", encoding="utf-8")
+        self._say(result)
         return result
+
+    def _say(self, result: Result) -> None:
+        if result.failed_evaluations:
+            logger.warning(
+                "%d evaluations failed as often as they were run, and were left out; see: agl "
+                "rollouts --status failed",
+                result.failed_evaluations,
+            )
+        logger.info(
+            "the rollouts of this search are %d evaluations, %d of them for the decision, and %d "
+            "that were run again because they had failed; it asked models in %d calls, %d tokens",
+            result.evaluations,
+            result.evaluations_held_out,
+            result.evaluations_again,
+            result.model_calls,
+            result.tokens,
+        )
+        if result.decision is None:
+            logger.info("no candidate was better than the seed in the search; the seed stays")
+            return
+        logger.info("candidate %s", result.decision.verdict)
+        if result.copies:
+            logger.warning("the best prompt copies from the train tasks %s", list(result.copies))
