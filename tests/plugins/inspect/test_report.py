@@ -18,7 +18,7 @@ from agl_inspect.report.text import summary_text, times_text
 from agl_inspect.runs.facts import HeldOut, RunFacts, run_facts
 from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.report import Report
-from agl_learning.reports.run_metrics import lines_of, metrics_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.folder import begin_generation
 from agl_runs.records import Run, RunStart
 from agl_runs.result import known_of
@@ -207,10 +207,10 @@ def test_summary_names_the_newest_and_the_best_checkpoint_and_serves_both(tmp_pa
 
 def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns():
     seconds = {"step": 100, "rollouts": 80, "sampling": 60, "update": 15}
-    series: dict[str, Any] = {f"time/{name}": [(1, n)] for name, n in seconds.items()}
-    overlapping = {**series, "time/idle": [(1, 5.0)]}
-    assert "75% of the steps" in times_text(RunFacts(result=RunResult(), series=series))
-    assert "%" not in times_text(RunFacts(result=RunResult(), series=overlapping))
+    line: dict[str, Any] = {"step": 1, **{f"time/{name}": n for name, n in seconds.items()}}
+    in_turn, overlapping = RunMetrics([line]), RunMetrics([{**line, "time/idle": 5.0}])
+    assert "75% of the steps" in times_text(RunFacts(result=RunResult(), metrics=in_turn))
+    assert "%" not in times_text(RunFacts(result=RunResult(), metrics=overlapping))
 
 
 def test_nothing_is_drawn_of_one_point():
@@ -241,7 +241,7 @@ def run_of(folder: Path) -> Run:
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
 async def test_line_or_value_that_cannot_be_read_is_left_out_and_said(tmp_path, bad):
     (tmp_path / "metrics.jsonl").write_bytes(GOOD[0] + bad + GOOD[1])
-    metrics = metrics_of(run_of(tmp_path))
+    metrics = RunMetrics.of(run_of(tmp_path))
     assert metrics.rewards == {1: 0.5, 2: 0.75}
     assert metrics.val_rewards == {}
     assert metrics.unread.startswith("metrics.jsonl: 1 left out that cannot be read, first line 2")
@@ -255,20 +255,20 @@ async def test_line_or_value_that_cannot_be_read_is_left_out_and_said(tmp_path, 
 
 def test_last_line_without_its_end_is_being_written(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(GOOD[0] + b'{"step": 2, "rew')
-    metrics = metrics_of(run_of(tmp_path))
+    metrics = RunMetrics.of(run_of(tmp_path))
     assert (metrics.step, metrics.unread) == (1, "")
 
 
 def test_text_that_describes_a_step_is_no_metric(tmp_path):
     described = b'{"step": 1, "version": "base", "train/engine": "trl 1", "loss/last": 2}\n'
     (tmp_path / "metrics.jsonl").write_bytes(described)
-    assert lines_of(run_of(tmp_path)) == [{"step": 1, "loss/last": 2}]
-    assert metrics_of(run_of(tmp_path)).unread == ""
+    assert RunMetrics.of(run_of(tmp_path)).lines == [{"step": 1, "loss/last": 2}]
+    assert RunMetrics.of(run_of(tmp_path)).unread == ""
 
 
 def test_metrics_that_cannot_be_opened_are_said(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
-    assert "Is a directory" in metrics_of(run_of(tmp_path)).unread
+    assert "Is a directory" in RunMetrics.of(run_of(tmp_path)).unread
 
 
 def test_finding_that_cannot_be_read_is_left_out_and_said(tmp_path):

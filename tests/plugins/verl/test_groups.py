@@ -370,7 +370,7 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
             if step == 8:
                 (tmp_path / "latest_checkpointed_iteration.txt").write_text("8")
             await run.answer(Settle(step, {}, {"actor/lr": 1.0, "actor/grad_norm": 0.5}))
-    lines = run_metrics.metric_lines(tmp_path / "run")[0]
+    lines = run_metrics.RunMetrics.read(tmp_path / "run").lines
     assert [line["grad_norm"] for line in lines] == [0.5] * 3
     assert [line["calls/total"] for line in lines] == [0] * 3
     assert run._rewards()["rewards"] == [None] * 3

@@ -20,6 +20,7 @@ from .early_stopping import EarlyStopping as EarlyStopping
 from .pairs import preference_pairs as preference_pairs
 from .reports.findings import Finding as Finding
 from .reports.report import Report as Report
+from .reports.run_metrics import RunMetrics as RunMetrics
 from .run.checkpoint import find_checkpoint as find_checkpoint
 from .run.folder import Generation as Generation, begin_generation as begin_generation
 from .selection import select_best as select_best

@@ -15,7 +15,7 @@ from agl.store.base import LightningStore
 from agl.types import PaginatedResult
 from agl_http.roles import ALLOWED
 from agl_http.tokens import without_token
-from agl_learning.reports.run_metrics import METRICS
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.ledger.documents import KIND as LEDGER, LOST
 from agl_runs.finding import last_time, placed
 from agl_runs.folders import RUNS, STORE
@@ -63,7 +63,7 @@ class DataSource:
         """A text that is another one when the store has changed; cheap to ask for."""
         if self.file is not None:
             names = [self.file, self.file.with_name(f"{self.file.name}-wal")]
-            names.append(self.file.parent / METRICS)
+            names.append(self.file.parent / RunMetrics.FILE)
             return _digest([self.reading, *(_status(name) for name in names)])
         return _digest([self.reading, *await asyncio.gather(*map(_seen, _looks(self.store)))])
 

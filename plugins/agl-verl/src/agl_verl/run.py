@@ -11,7 +11,7 @@ from agl.types import Dataset
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.step_metrics import Totals
 from agl_learning.reports.report import Report
-from agl_learning.reports.run_metrics import metric_lines
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.folder import Generation, begin_generation, mark_lost
 from agl_models.gateways import WHOLE_SOFTMAX, model_served
 from agl_records.training_data import TrainedModel
@@ -255,7 +255,7 @@ class Run:
 
     def _since(self, step: int) -> tuple[int, int] | None:
         """The step of the checkpoint, and which start trained it."""
-        for line in metric_lines(self._folder)[0]:
+        for line in RunMetrics.read(self._folder).lines:
             if line["step"] == step and "calls/total" in line:
                 return step, int(line["generation"])
         return None
@@ -270,7 +270,7 @@ class Run:
 
     def _rewards(self) -> dict[str, list[Any]]:
         """Of the steps and of the validations, of earlier starts too."""
-        lines = [] if self._generation is None else metric_lines(self._folder)[0]
+        lines = RunMetrics.read(self._folder if self._generation else None).lines
         return {
             "rewards": [line.get("reward/mean") for line in lines if "calls/total" in line],
             "val_rewards": [

@@ -29,7 +29,8 @@ Metrics = Mapping[str, Any]
 
 OF_MODELS: Final = ("calls/", "prompts/", "tokens/")
 """Metrics of all models together that each of several has for itself, too, after its name."""
-_OF_A_MODEL: Final = "/calls/trained"
+OF_A_MODEL: Final = "/calls/trained"
+"""Each of several models has it after its name; so has ``val``, which is none."""
 
 TOKENIZER: Final = (
     "the tokenizer does not know this text: its pre_tokenizer or vocabulary is not the one of the "
@@ -84,8 +85,8 @@ class Diagnostics:
         known = {name: value for name, value in step.items() if is_number(value)}
         self._last.append(known)
         for name in known:
-            if name.endswith(_OF_A_MODEL):
-                model = name.removesuffix(_OF_A_MODEL)
+            if name.endswith(OF_A_MODEL):
+                model = name.removesuffix(OF_A_MODEL)
                 self._means.setdefault(model, replace(self._means[""]))
         for model, means in self._means.items():
             own = _own(known, model)

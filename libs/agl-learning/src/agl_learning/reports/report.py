@@ -11,7 +11,7 @@ from agl_learning.reports.diagnostics import Diagnostics, nothing_to_gain
 from agl_learning.reports.findings import Finding, read_findings, write_finding
 from agl_learning.reports.json_lines import read_json_lines
 from agl_learning.reports.progress_bar import Bar
-from agl_learning.reports.run_metrics import METRICS
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.folder import read_generation
 from agl_runs.files import make_private_folder, sync, write_whole
 from agl_runs.result import SUMMARY
@@ -64,7 +64,7 @@ class Report:
         # Absolute: an agent in this process may change its folder.
         self.folder = folder = folder.absolute()
         make_private_folder(folder)
-        self.metrics_path = folder / METRICS
+        self.metrics_path = folder / RunMetrics.FILE
         self._steps = steps
         self._diagnostics = self._new_diagnostics()
         self._is_frozen = False

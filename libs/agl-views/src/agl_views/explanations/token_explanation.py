@@ -11,7 +11,7 @@ from agl.plugins.build import plan_component
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_learning.advantages.estimator_option import ACROSS_TASKS
-from agl_learning.reports.run_metrics import lines_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, LedgerPart, Trained
 from agl_runs.config.file import with_defaults
@@ -208,7 +208,7 @@ def _in_vain(part: LedgerPart) -> set[str]:
 def _metrics(part: LedgerPart, call: ModelCall, run: Run | None) -> dict[str, float]:
     found: dict[str, float] = {}
     of_model = f"{call.served_model}/"  # where several models are trained
-    for line in lines_of(run) if run is not None else ():
+    for line in RunMetrics.of(run).lines if run is not None else ():
         if line.get("step") == part.step and "val/reward/mean" not in line:
             own = {name.removeprefix(of_model): value for name, value in line.items()}
             found = {name: float(own[name]) for name in own if name.startswith(METRICS)}

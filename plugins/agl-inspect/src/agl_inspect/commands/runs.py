@@ -21,7 +21,7 @@ from agl_inspect.runs.lookup import (
     runs_of_store,
     when,
 )
-from agl_learning.reports.run_metrics import metrics_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_views.tables.stores import store_options
@@ -53,7 +53,7 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    metrics = metrics_of(run)
+    metrics = RunMetrics.of(run)
     return {
         "run": run.run_id,
         "algorithm": run.algorithm,

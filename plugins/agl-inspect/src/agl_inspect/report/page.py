@@ -25,7 +25,6 @@ from agl_inspect.report.text import (
     why_it_ended,
 )
 from agl_inspect.runs.facts import RunFacts
-from agl_views.runs.chart_metrics import plotted
 
 
 def page(facts: RunFacts) -> str:
@@ -92,7 +91,7 @@ def _figures(facts: RunFacts) -> Iterator[str]:
         yield _figure(f"{facts.calls_trained:,} of {facts.calls:,}", "model calls trained")
     if facts.seconds is not None:
         yield _figure(took_text(facts), times_text(facts) or "time")
-    if (sampled := facts.total("tokens/sampled")) is not None:
+    if (sampled := facts.metrics.total("tokens/sampled")) is not None:
         yield _figure(f"{sampled:,.0f}", "tokens sampled")
 
 
@@ -134,10 +133,11 @@ def _failures(facts: RunFacts) -> Iterator[str]:
 
 
 def _plots(facts: RunFacts) -> Iterator[str]:
+    metrics = facts.metrics
     drawn = [
         f"<div><h3>{_text(title)}</h3>{plot}</div>"
-        for name, title in plotted(facts.series)
-        if (plot := svg_curve(facts.series[name], [], title=title, key=(name, "")))
+        for name, title in metrics.drawn()
+        if (plot := svg_curve([*metrics.series[name].items()], [], title=title, key=(name, "")))
     ]
     if drawn:
         yield f'<h2>Metrics</h2><div class="plots">{"".join(drawn)}</div>'

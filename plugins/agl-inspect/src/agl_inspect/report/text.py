@@ -145,21 +145,22 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def tokens_text(facts: RunFacts) -> str:
     """Tokens that were given to the model and that it sampled; "" where nobody counted."""
-    sampled, given = facts.total("tokens/sampled"), facts.total("tokens/given")
+    sampled, given = facts.metrics.total("tokens/sampled"), facts.metrics.total("tokens/given")
     return "" if sampled is None else f"{sampled:,.0f} sampled, {given or 0:,.0f} given"
 
 
 def times_text(facts: RunFacts) -> str:
     """Where the time went; "" where nobody measured."""
-    training = facts.total("time/update") or facts.total("time/train")
-    sampling, steps = facts.total("time/sampling"), facts.total("time/step")
+    total = facts.metrics.total
+    training = total("time/update") or total("time/train")
+    sampling, steps = total("time/sampling"), total("time/step")
     times = {
-        "in rollouts": facts.total("time/rollouts"),
+        "in rollouts": total("time/rollouts"),
         "of sampling in steps": sampling,
         "in training": training,
     }
     shown = ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
-    is_in_turn = facts.total("time/idle") is None  # else rollouts run while the model is trained
+    is_in_turn = total("time/idle") is None  # else rollouts run while the model is trained
     if sampling is not None and training and steps and is_in_turn:
         shown += f"; {(sampling + training) / steps:.0%} of the steps sampled or trained"
     return shown
@@ -168,7 +169,7 @@ def times_text(facts: RunFacts) -> str:
 def bias_text(facts: RunFacts) -> str:
     """How far what failures left out moves rewards, mean over steps; "" where they left nothing."""
     metrics = ("bias", "bias_task", "bias_length", "bias_error")
-    found = [[value for _, value in facts.series.get(f"failures/{one}", ())] for one in metrics]
+    found = [[*facts.metrics.series.get(f"failures/{one}", {}).values()] for one in metrics]
     if not all(found):
         return ""
     bias, by_task, by_length, _ = map(fmean, found)

@@ -9,7 +9,7 @@ from agl.cli.shared import note, print_table
 from agl.store.base import LightningStore
 from agl_inspect.figures import mean, rounded
 from agl_inspect.runs.lookup import Where, read_store_of
-from agl_learning.reports.run_metrics import metrics_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.ledger.documents import each_part
 from agl_runs.differences import flat
 from agl_runs.records import Run
@@ -44,7 +44,7 @@ def compared(first: OfStep, second: OfStep, where: Where) -> dict[str, Any]:
         read_store_of(run, where, lambda store, run=run, step=step: _held(store, run, step))
         for run, step in (first, second)
     ]
-    metrics = [metrics_of(run) for run in runs]
+    metrics = [RunMetrics.of(run) for run in runs]
     both = [
         [task, fmean(held[0].rewards[task]), fmean(held[1].rewards[task])]
         for task in held[0].rewards

@@ -5,7 +5,7 @@ and ``agl show`` say it in their words.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
 from agl_inspect.runs.run_time import seconds_of
 from agl_learning.reports.findings import Finding, read_findings
-from agl_learning.reports.run_metrics import MetricLine, metric_lines, rewards_of, val_rewards_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
 from agl_records.ledger.tables import Sums, excluded, read_accounts
 from agl_runs.finding import innermost
@@ -49,13 +49,8 @@ class RunFacts:
     """Of all starts; None where nobody knows."""
     took_longer: bool = False
     """Whether it was more: a start was killed, and counts to the last that is known of it."""
-    curve: list[tuple[int, float | None]] = field(default_factory=list[tuple[int, float | None]])
-    """(step, mean reward) of training."""
+    metrics: RunMetrics = RunMetrics()
     held_out: list[HeldOut] = field(default_factory=list[HeldOut])
-    series: dict[str, list[tuple[int, float]]] = field(
-        default_factory=dict[str, list[tuple[int, float]]]
-    )
-    """Name of a metric -> (step, value); those of evaluations begin with ``val/``."""
     calls: int = 0
     """Model calls in the ledger."""
     calls_trained: int = 0
@@ -73,6 +68,11 @@ class RunFacts:
     """The file of the store, where it is one."""
 
     @property
+    def curve(self) -> list[tuple[int, float | None]]:
+        """(step, mean reward) of training."""
+        return list(self.metrics.rewards.items())
+
+    @property
     def held_out_before(self) -> HeldOut | None:
         """That before training."""
         return next((one for one in self.held_out if one.step == 0), None)
@@ -81,11 +81,6 @@ class RunFacts:
     def held_out_after(self) -> HeldOut | None:
         """The last one, if it is not the first."""
         return self.held_out[-1] if len(self.held_out) > 1 else None
-
-    def total(self, name: str) -> float | None:
-        """The sum of a metric over all steps and evaluations; None where no line has it."""
-        values = [value for one in (name, f"val/{name}") for _, value in self.series.get(one, ())]
-        return sum(values) if values else None
 
     def as_json(self) -> dict[str, Any]:
         """For programs: JSON values."""
@@ -107,8 +102,8 @@ class RunFacts:
             "calls": self.calls,
             "calls_trained": self.calls_trained,
             "calls_excluded": self.excluded,
-            "tokens_given": self.total("tokens/given"),
-            "tokens_sampled": self.total("tokens/sampled"),
+            "tokens_given": self.metrics.total("tokens/given"),
+            "tokens_sampled": self.metrics.total("tokens/sampled"),
             "checkpoint": self.checkpoint,
             "best_checkpoint": self.best_checkpoint,
             "best_reward": self.best_reward,
@@ -139,10 +134,9 @@ async def run_facts(
     if result is None:
         known = run.run_id if run else "", Path(run.folder) if run and run.folder else None, run
         result = known_of(*known) if is_quick else await result_of(store, *known)
-    lines, unread = ([], "") if result.folder is None else metric_lines(result.folder)
+    metrics = RunMetrics.read(result.folder, result)
     findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
-    series = _series(lines)
-    held_out = _held_out(result, lines, series)
+    held_out = _held_out(metrics)
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
         calls = await _calls(store, result.run_id)
@@ -150,46 +144,33 @@ async def run_facts(
     seconds, took_longer = None, False
     if run is not None:
         asked = None if is_quick else store
-        seconds, took_longer = await seconds_of(run, lines, state == "running", asked)
+        seconds, took_longer = await seconds_of(run, metrics.lines, state == "running", asked)
     return RunFacts(
         result=result,
         run=run,
         state=state,
         seconds=seconds,
         took_longer=took_longer,
-        curve=list(rewards_of(result, lines).items()),
+        metrics=metrics,
         held_out=held_out,
-        series=series,
         calls=calls["calls", "total"],
         calls_trained=calls["calls", "trained"],
         excluded=dict(excluded(calls, "calls").most_common()),
         findings=findings,
-        unread="; ".join(filter(None, [unread, lost])),
+        unread="; ".join(filter(None, [metrics.unread, lost])),
         **_checkpoints(result, held_out),
         store_path=getattr(innermost(store), "path", None),
     )
 
 
-def _series(lines: Iterable[MetricLine]) -> dict[str, list[tuple[int, float]]]:
-    series: dict[str, dict[int, float]] = {}
-    for line in lines:
-        for name, value in line.items():
-            if name not in ("step", "generation"):
-                series.setdefault(name, {})[line["step"]] = float(value)
-    return {name: sorted(by_step.items()) for name, by_step in series.items()}
-
-
-def _held_out(
-    result: RunResult,
-    lines: Iterable[MetricLine],
-    series: Mapping[str, list[tuple[int, float]]],
-) -> list[HeldOut]:
-    counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or ())
-    for step, _ in series.get("val/reward/seed", ()):
+def _held_out(metrics: RunMetrics) -> list[HeldOut]:
+    series = metrics.series
+    counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or {})
+    for step in series.get("val/reward/seed", {}):
         counts.setdefault(0, counts.get(step, 0))
     return [
         HeldOut(step, reward, int(counts[step]) if step in counts else None)
-        for step, reward in val_rewards_of(result, lines).items()
+        for step, reward in metrics.val_rewards.items()
     ]
 
 

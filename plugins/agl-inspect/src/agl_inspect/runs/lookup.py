@@ -17,7 +17,7 @@ from agl.cli.shared import print_table, read_and_close
 from agl.errors import ConfigError, DamagedRecordError, UnknownRecordError
 from agl.store.base import LightningStore
 from agl_inspect.figures import rounded
-from agl_learning.reports.run_metrics import metrics_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_runs import store as store_runs
 from agl_runs.differences import flat
 from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
@@ -117,7 +117,7 @@ def folder_of(run: Run) -> str | None:
 
 def print_run(run: Run, derived: list[str]) -> None:
     """Write all that is known of a run, and which runs were derived from it."""
-    metrics, code = metrics_of(run), run.code
+    metrics, code = RunMetrics.of(run), run.code
     about: dict[str, Any] = {
         "run": run.run_id,
         "algorithm": run.algorithm,

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse
 from agl.algorithm.run_result import FailureCause
 from agl.errors import ConfigError
 from agl.types import AttemptedRollout
-from agl_learning.reports.run_metrics import lines_of, metrics_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.ledger.tables import excluded, reasons_text
 from agl_records.types import EXCLUSION_REASONS
 from agl_runs.differences import flat
@@ -24,7 +24,6 @@ from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
 from agl_ui.data_sources import DataSource, DataSources
 from agl_ui.pages.page import Page, steps_of
-from agl_views.runs.chart_metrics import plotted
 from agl_views.tables.task_changes import TaskChange, task_changes
 
 COLOURS = 6
@@ -77,7 +76,7 @@ async def write(request: Request, sources: DataSources) -> Page:
     run = next((one for one in runs if one.run_id == run_id), None)
     if run is None:
         raise ConfigError(f"the store {source.title} has no run {run_id!r}")
-    metrics, lines = await run_in_threadpool(lambda: (metrics_of(run), lines_of(run)))
+    metrics = await run_in_threadpool(RunMetrics.of, run)
     counts, causes, accounts = await asyncio.gather(
         counts_of(source), _causes(source), accounts_of(source, run_id, metrics.step)
     )
@@ -92,7 +91,7 @@ async def write(request: Request, sources: DataSources) -> Page:
     has_curve = bool(metrics.rewards or metrics.val_rewards)
     mean = None if has_curve else await mean_reward(source, run_id, len(runs) == 1)
     bars, kinds = _bars(accounts.steps, run_id)
-    small, constant = _small(lines, steps)
+    small, constant = _small(metrics, steps)
     values: dict[str, Any] = {
         "title": f"Run {run.run_id}",
         "run": run,
@@ -108,13 +107,13 @@ async def write(request: Request, sources: DataSources) -> Page:
         "steps": steps,
         "small": small,
         "constant": constant,
-        "spent": _spent(lines),
+        "spent": _spent(metrics),
         "budget": {
             name.removeprefix(BUDGET): limit
             for name, limit in flat(run.config).items()
             if name.startswith(BUDGET) and finite(limit) is not None
         },
-        "rate": _rate(lines),
+        "rate": _rate(metrics.lines),
         "counts": counts,
         "count_parts": shares(counts, {name: name for name in counts}),
         "causes": causes,
@@ -188,17 +187,13 @@ def _change(rewards: dict[int, float | None]) -> tuple[float, float] | None:
 
 
 def _small(
-    lines: list[dict[str, Any]], steps: Steps
+    metrics: RunMetrics, steps: Steps
 ) -> tuple[list[tuple[Chart, float]], list[tuple[str, float]]]:
     """The other metrics, each small, with its last value; and those that never changed."""
-    series: dict[str, dict[int, float]] = {}
-    for line in lines:
-        for name, value in line.items():
-            series.setdefault(name, {})[line["step"]] = value
     found: list[tuple[Chart, float]] = []
     constant: list[tuple[str, float]] = []
-    for name, title in plotted(series):
-        points = series[name]
+    for name, title in metrics.drawn():
+        points = metrics.series[name]
         if name.endswith("kl") and not any(points.values()):
             continue  # without a reference it is 0, and not measured
         drawn = chart(title, [(title, "train", points)], width=240.0, height=110.0, steps=steps)
@@ -209,15 +204,10 @@ def _small(
     return found, constant
 
 
-def _spent(lines: list[dict[str, Any]]) -> dict[str, float]:
+def _spent(metrics: RunMetrics) -> dict[str, float]:
     """What agents took in all starts; what judges and the algorithm itself ask is not in it."""
-    found: dict[str, float] = {}
-    for title, metrics in SPENT.items():
-        keys = {prefix + metric for metric in metrics for prefix in ("", "val/")}
-        values = [float(line[key]) for line in lines for key in keys & line.keys()]
-        if values:
-            found[title] = sum(values)
-    return found
+    totals = {title: metrics.total(*names) for title, names in SPENT.items()}
+    return {title: float(total) for title, total in totals.items() if total is not None}
 
 
 def _rate(lines: list[dict[str, Any]]) -> float | None:

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from agl.errors import AglError, ConfigError
-from agl_learning.reports.run_metrics import RunMetrics, metrics_of
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_ui.charts import Chart, chart
@@ -56,7 +56,7 @@ async def rows(sources: DataSources) -> tuple[list[Row], list[tuple[DataSource, 
 
 
 async def _row(source: DataSource, run: Run, is_only_run: bool) -> Row:
-    metrics = await run_in_threadpool(metrics_of, run)
+    metrics = await run_in_threadpool(RunMetrics.of, run)
     has_curve = metrics.rewards or metrics.val_rewards
     mean = None if has_curve else await mean_reward(source, run.run_id, is_only_run)
     spark = chart("reward", _series(metrics), width=200.0, height=66.0)
