@@ -447,13 +447,19 @@ def vllm(session: nox.Session) -> None:
 
 
 @nox.session(python="3.12")
-def harbor(session: nox.Session) -> None:
-    """Trials of Harbor in containers, which the system brings: apt-get install podman runc."""
+def containers(session: nox.Session) -> None:
+    """Agents in containers of podman, and trials of Harbor in them; Harbor wants Python 3.12.
+
+    The system brings podman: apt-get install podman runc catatonit.
+    """
     needs = ("agl-harbor", "agl-gateway", "agl-server", "agl-sandbox", "podman-compose>=1.5")
     install(session, CORE, *needs, *TEST_TOOLS[:5], OPENAI)
+    packages = str(Path(session.create_tmp()).resolve() / "packages")
+    session.install("--target", packages, *from_clone("agl-core", "agl-sandbox"))
     # Harbor warns of itself.
-    tests = ("-W", "default", "--durations=0", "tests/plugins/harbor/real")
-    session.run("pytest", *tests, *session.posargs, env=QUIET)
+    folders = ("tests/plugins/sandbox/real", "tests/plugins/harbor/real")
+    env = {**QUIET, "AGL_IMAGE_PACKAGES": packages}
+    session.run("pytest", "-W", "default", *folders, *session.posargs, env=env)
 
 
 @nox.session
@@ -587,7 +593,10 @@ NIGHTLY = (
     ("tests", "-m", "nightly or drawn", "--hypothesis-profile", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("vllm", "harbor", "peer", "tracers", "trackers", "examples", "calc-x")),
+    *(
+        (name,)
+        for name in ("vllm", "containers", "peer", "tracers", "trackers", "examples", "calc-x")
+    ),
     *((name,) for name in ("ui", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -603,7 +612,7 @@ def nightly(session: nox.Session) -> None:
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     real-models -m nightly   a pretrained model: fetched through a kill, going on bit for bit
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
-    harbor             trials in containers
+    containers         agents in real containers, and trials of Harbor in them
     vllm               the engine component, the gateway and a run with the real vLLM
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
                        the web page over a store of 0.3.0

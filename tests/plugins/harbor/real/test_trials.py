@@ -1,12 +1,11 @@
-"""Tasks of Harbor in containers of podman, which the system brings: apt-get install podman runc."""
+"""Tasks of Harbor in real containers."""
 
 import asyncio
 import os
-import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
+from tests import containers
 
 import agl
 from agl.errors import ConfigError
@@ -14,56 +13,20 @@ from agl_harbor.limits import Limits, SpentError
 from agl_runs.environments import load_environment
 from agl_testing.echo_llm import EchoLLM
 
-PROGRAMS = "bash cat chmod cp find id ls mkdir mv rm sh sleep stat tar test touch"
-# Of a container within a container: no more open files than out here, and runc, as crun wants
-# another kind of control groups.
-CONTAINERS = """
-[containers]
-default_ulimits = ["nofile=1024:1024", "nproc=2000:2000"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "none"
-"""
 TASK = "[environment]\ncpus = 1\nmemory_mb = 256\n[agent]\ntimeout_sec = {seconds}\n"
 VERIFIER = (
     "#!/bin/bash\n[ -e /answer ] && echo $(cat /answer) > /logs/verifier/reward.txt\nexit 0\n"
 )
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    """A file system with a shell; nothing is fetched from anywhere."""
-    path = tmp_path_factory.mktemp("image") / "root.tar"
-    libraries = set()
-    with tarfile.open(path, "w", dereference=True) as tar:
-        for program in PROGRAMS.split():
-            tar.add(f"/usr/bin/{program}")
-            said = subprocess.run(["ldd", f"/usr/bin/{program}"], capture_output=True, text=True)
-            libraries |= {word for word in said.stdout.split() if word.startswith("/")}
-        for library in libraries:
-            tar.add(library)
-        for name in ("etc/passwd", "etc/group"):
-            tar.add(f"/{name}")
-        link = tarfile.TarInfo("bin")
-        link.type, link.linkname = tarfile.SYMTYPE, "usr/bin"
-        tar.addfile(link)
-    return path
-
-
 @pytest.fixture(scope="module", autouse=True)
-def podman(tmp_path_factory):
+def image(tmp_path_factory):
     folder = tmp_path_factory.mktemp("podman")
-    (folder / "containers.conf").write_text(CONTAINERS)
-    places = f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
-    (folder / "storage.conf").write_text(places)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
+    containers.write_image(folder / "root.tar")
+    with containers.podman(folder), pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks a server otherwise
         patch.syspath_prepend(str(Path(__file__).parent))
-        yield
-        subprocess.run(["podman", "system", "reset", "--force"], check=True, capture_output=True)
+        yield folder / "root.tar"
 
 
 @pytest.fixture
