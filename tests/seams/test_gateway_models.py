@@ -162,7 +162,7 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     for _ in range(2):  # verl may say it again, after it has begun once more
         await run.answer(Backend(judge.url, "policy"))
     bare = proxy.as_resource(model="policy")
-    forced = proxy._models.backends.of("policy")[0].settings.forced_parameters["train"]
+    forced = proxy._backends.of("policy")[0].settings.forced_parameters["train"]
     assert forced == {**WHOLE_SOFTMAX, "temperature": 1.0, "top_p": 0.9, "top_k": 20}
     assert [await ask(bare, name) for name in ("policy", "judge")] == [200, 200]
     await run.end()

@@ -10,7 +10,7 @@ from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_gateway.backends import Backends
-from agl_gateway.routing import Tries
+from agl_gateway.upstream import Failover
 from agl_models.provider_errors import retry_after
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -44,7 +44,7 @@ async def test_concurrent_calls_spread_over_the_replicas(bench):
         bench.serve(bench.llm.url, other.url)
         await asyncio.gather(*(bench.post(bench.ask(str(n))) for n in range(20)))
         assert abs(len(bench.llm.requests) - len(other.requests)) <= 4
-    assert [backend.in_flight for backend in bench.proxy._models.backends.all()] == [0, 0]
+    assert [backend.in_flight for backend in bench.proxy._backends.all()] == [0, 0]
 
 
 async def test_a_replica_that_is_down_is_left_for_another_without_a_retry(bench):
@@ -67,7 +67,7 @@ async def test_a_replica_that_has_recovered_is_used_again(bench):
         bench.serve(other.url, bench.llm.url)
         while not other.requests:
             assert (await bench.post(bench.ask(), bench.proxy.as_resource().endpoint))[0] == 200
-        backend = bench.proxy._models.backends.all()[0]
+        backend = bench.proxy._backends.all()[0]
         assert backend.rest_seconds == 0.1
         other.reply = lambda request: "well again"
         before = len(other.requests)
@@ -143,7 +143,7 @@ async def test_a_client_that_hangs_up_ends_the_retries(retrying):
         # The end of the call is that of its retries.
         assert "client closed the connection" in (await retrying.attributes())[Key.ERROR]
         assert len(llm.arrivals) == 1
-        assert retrying.proxy._models.backends.all()[0].in_flight == 0
+        assert retrying.proxy._backends.all()[0].in_flight == 0
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_a_replica_that_stays_down_rests_longer_each_time(monkeypatch):
     rests = []
     for _ in range(4):
         for _ in range(3):  # calls that were under way together
-            tries = Tries(lambda tried: up if down in tried else down, num_retries=0)
-            assert tries.take() is down
-            assert tries.failed() == 0.0
-            assert tries.take() is up
+            failover = Failover(lambda tried: up if down in tried else down, num_retries=0)
+            assert failover.take() is down
+            assert failover.failed() == 0.0
+            assert failover.take() is up
         rests.append(down.rests_until - now)
         now = down.rests_until
     assert rests == pytest.approx([0.1, 0.2, 0.4, 0.8])

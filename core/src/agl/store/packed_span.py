@@ -1,7 +1,8 @@
 """A span that stays the JSON it came as, for a server that only passes it on to its store."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, cast
 
 from agl.types import Span
 from agl.types.spans import UNSAID, Writer
@@ -34,6 +35,10 @@ class PackedSpan(NamedTuple):
 
 
 AnySpan = Span | PackedSpan
+indexed_fields = attrgetter(*PackedSpan._fields[:9])
+"""Of an object with the fields of a span: all of a ``PackedSpan`` that comes before its body."""
+indexed_items = cast("itemgetter[Any]", itemgetter(*PackedSpan._fields[:9]))
+"""The same of a dictionary."""
 
 
 def packed(span: AnySpan) -> PackedSpan:
@@ -43,19 +48,8 @@ def packed(span: AnySpan) -> PackedSpan:
     # The span was validated when it was made; its fields are written as they stand.
     fields = {**span.__dict__, **(span.model_extra or {})}
     fields = {name: value for name, value in fields.items() if value or name not in UNSAID}
-    return PackedSpan(
-        rollout_id=span.rollout_id,
-        attempt_id=span.attempt_id,
-        sequence_id=span.sequence_id,
-        span_id=span.span_id,
-        trace_id=span.trace_id,
-        parent_id=span.parent_id,
-        name=span.name,
-        start_time=span.start_time,
-        end_time=span.end_time,
-        body=json_of(fields, f"span {span.span_id!r} of attempt {span.attempt_id!r}"),
-        writer=span.writer,
-    )
+    body = json_of(fields, f"span {span.span_id!r} of attempt {span.attempt_id!r}")
+    return PackedSpan(*indexed_fields(span), body=body, writer=span.writer)
 
 
 def span_of(body: str | bytes, sequence_id: int) -> Span:

@@ -22,7 +22,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan, Status as ProtoStatus
 
 from agl.semconv import LightningResourceAttributes as Keys
-from agl.store.packed_span import PackedSpan, unpacked
+from agl.store.packed_span import PackedSpan, indexed_items, unpacked
 from agl.store.span_checks import MAX_SEQUENCE_ID
 from agl.types import UNASSIGNED, Attributes, Span, StatusCode, TraceState
 from agl.types.spans import unfold
@@ -134,10 +134,7 @@ def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw, scope: str
         raise ValueError(f"its number is {sequence_id}; expected at most {MAX_SEQUENCE_ID}")
     trace_id, span_id = proto.trace_id.hex(), proto.span_id.hex()
     parent_id = proto.parent_span_id.hex() or None
-    start_time = _seconds(proto.start_time_unix_nano)
-    end_time = _seconds(proto.end_time_unix_nano)
-    code = proto.status.code
-    body = {
+    body: dict[str, Any] = {
         "rollout_id": rollout_id,
         "attempt_id": attempt_id,
         "sequence_id": sequence_id,
@@ -146,7 +143,7 @@ def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw, scope: str
         "parent_id": parent_id,
         "name": proto.name,
         "status": {
-            "status_code": _STATUS.get(code, "UNSET"),
+            "status_code": _STATUS.get(proto.status.code, "UNSET"),
             "description": proto.status.message or None,
         },
         "attributes": attributes,
@@ -167,27 +164,15 @@ def _packed(proto: ProtoSpan, of_resource: Attributes, resource: Raw, scope: str
             }
             for link in proto.links
         ],
-        "start_time": start_time,
-        "end_time": end_time,
+        "start_time": _seconds(proto.start_time_unix_nano),
+        "end_time": _seconds(proto.end_time_unix_nano),
         "context": _context(trace_id, span_id, 0, proto.trace_state),
         "parent": _context(trace_id, parent_id, proto.flags, "") if parent_id else None,
         "resource": resource,
     }
     if scope not in _OWN_SCOPES:
         body["scope"] = scope
-    return PackedSpan(
-        rollout_id,
-        attempt_id,
-        sequence_id,
-        span_id,
-        trace_id,
-        parent_id,
-        proto.name,
-        start_time,
-        end_time,
-        _encode(body).decode(),
-        attributes=attributes,
-    )
+    return PackedSpan(*indexed_items(body), body=_encode(body).decode(), attributes=attributes)
 
 
 def _context(trace_id: str, span_id: str, flags: int, trace_state: str) -> dict[str, Any]:

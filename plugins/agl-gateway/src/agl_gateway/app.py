@@ -18,7 +18,7 @@ from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl_gateway.asgi import JSON, Interruptible, Reply, Tracker, read_body
 from agl_gateway.attempts import Attempts, OpenAttempt
-from agl_gateway.backend import Backend
+from agl_gateway.backends import Backend
 from agl_gateway.call_limits import CallLimits
 from agl_gateway.dialect import Completions, Dialect, Exchange, dumps
 from agl_gateway.dialects.messages import CountTokens, Messages
@@ -28,9 +28,8 @@ from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder, read_spans
 from agl_gateway.records import CallRecord, Origin
 from agl_gateway.response_history import ResponseHistory
-from agl_gateway.routing import Tries, deadline_of
 from agl_gateway.token_count import count_tokens
-from agl_gateway.upstream import Upstream
+from agl_gateway.upstream import Failover, Upstream, deadline_of
 from agl_http.layers import Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE, RequestMetrics
 from agl_http.tokens import token_in
@@ -65,7 +64,7 @@ class _Request:
 
 @dataclass(eq=False)
 class GatewayApp:
-    """Serves model calls in every dialect, and the list of models."""
+    """Serves model calls in every dialect, and the list of models; for options see ``LLMProxy``."""
 
     call_limits: CallLimits
     """What every call passes; they know the backends."""
@@ -74,21 +73,15 @@ class GatewayApp:
     get_store: Callable[[], LightningStore]
     """Where calls are recorded."""
     callbacks: tuple[str, ...]
-    """What every request asks the backend for."""
     num_retries: int
-    """Further tries when the backend cannot be reached or is overloaded."""
     api_key: str | None
-    """Opens every address, as the token of an attempt does its own; None lets everybody in."""
     max_body_bytes: int
-    """Larger requests are refused."""
     serving_since: float
     """``time.monotonic()`` since when every lost call is in ``lost``."""
     lost: Counter[str]
     """Attempt id -> how many of its calls will never be stored."""
     tracker: Tracker | None = None
-    """Where metrics of requests go besides ``/metrics``."""
     shown: tuple[str, ...] = ()
-    """Out of ``callbacks``: what agents get although they did not ask for it."""
     recorder: Recorder = field(init=False)
     """Exists while the application is being served."""
 
@@ -100,27 +93,29 @@ class GatewayApp:
             "models": ("GET", self._list_models),
             "end": ("POST", self._end_attempt),
             "flush": ("POST", self._flush),
-            "metrics": ("GET", self._show_metrics),
+            "metrics": ("GET", partial(self._show_metrics, self._counts)),
             "messages/count_tokens": ("POST", self._count_tokens),
         }
         self._requests = RequestMetrics()
         if self.tracker is not None:
             self._requests = self.tracker.watch_requests()
             if self.tracker.has_prometheus():
-                self._handlers["prometheus"] = ("GET", self._show_tracker)
+                show = partial(self._show_metrics, self.tracker.exposition)
+                self._handlers["prometheus"] = ("GET", show)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            begin = time.perf_counter()
-            reply = Reply(send)
-            try:
-                await self._http(scope, receive, reply)
-            finally:
-                seconds = time.perf_counter() - begin
-                status = reply.status or CLIENT_GONE
-                self._requests.observe(scope["method"], self._route(scope), status, seconds)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+        if scope["type"] == "lifespan":
+            return await self._lifespan(receive, send)
+        begin, reply = time.perf_counter(), Reply(send)
+        match = ADDRESS.fullmatch(scope["path"])
+        what = match["what"] if match else ""
+        try:
+            await self._http(scope, receive, reply, match)
+        finally:
+            # Whose address it is does not count, nor one that is not there, so that there are few.
+            route = f"/v1/{what}" if what in DIALECTS or what in self._handlers else "none"
+            seconds, status = time.perf_counter() - begin, reply.status or CLIENT_GONE
+            self._requests.observe(scope["method"], route, status, seconds)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -131,9 +126,10 @@ class GatewayApp:
         await self.recorder.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _http(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+    async def _http(
+        self, scope: Scope, receive: Receive, reply: Reply, match: re.Match[str] | None
+    ) -> None:
         path: str = scope["path"]
-        match = ADDRESS.fullmatch(path)
         what = match["what"] if match else ""
         dialect = DIALECTS.get(what)
         try:
@@ -141,7 +137,12 @@ class GatewayApp:
                 if path == "/health":
                     await reply.whole(200, b'{"status":"ok"}')
                     return
-                raise RefusedError(404, self._unknown_address(scope["method"], path))
+                known = ", ".join(f"/v1/{what}" for what in (*DIALECTS, "models"))
+                raise RefusedError(
+                    404,
+                    f"no such address: {scope['method']} {path}; the gateway serves {known}, also "
+                    "under /rollout/ROLLOUT_ID/attempt/ATTEMPT_ID",
+                )
             method, handler = self._handlers.get(what, ("POST", None))
             if scope["method"] != method:
                 raise RefusedError(405, f"{path} takes {method}, not {scope['method']}")
@@ -156,31 +157,17 @@ class GatewayApp:
         except ClientGoneError as gone:  # of a request that is no call, and so has no record
             logger.info("%s: %s", path, gone)
 
-    def _route(self, scope: Scope) -> str:
-        """What an address asks for, whoever's it is; ``none`` of others, so that there are few."""
-        match = ADDRESS.fullmatch(scope["path"])
-        what = match["what"] if match else ""
-        return f"/v1/{what}" if what in DIALECTS or what in self._handlers else "none"
+    def _counts(self) -> tuple[bytes, str]:
+        return self._requests.text().encode(), CONTENT_TYPE
 
-    async def _show_metrics(self, request: _Request) -> None:
+    async def _show_metrics(
+        self, exposition: Callable[[], tuple[bytes, str]], request: _Request
+    ) -> None:
         """Counts and durations of requests, for Prometheus."""
-        await self._show(request, self._requests.text().encode(), CONTENT_TYPE)
-
-    async def _show_tracker(self, request: _Request) -> None:
-        assert self.tracker is not None
-        await self._show(request, *self.tracker.exposition())
-
-    async def _show(self, request: _Request, body: bytes, content_type: str) -> None:
         if request.origin.rollout_id:
             raise RefusedError(403, "metrics are of all attempts; ask at /v1/metrics, with the key")
+        body, content_type = exposition()
         await request.reply.whole(200, body, [(b"content-type", content_type.encode())])
-
-    def _unknown_address(self, method: str, path: str) -> str:
-        known = ", ".join(f"/v1/{what}" for what in (*DIALECTS, "models"))
-        return (
-            f"no such address: {method} {path}; the gateway serves {known}, also under "
-            "/rollout/ROLLOUT_ID/attempt/ATTEMPT_ID"
-        )
 
     async def _origin(self, scope: Scope, match: re.Match[str]) -> Origin:
         rollout_id, attempt_id = match["rollout"] or "", match["attempt"] or ""
@@ -229,7 +216,7 @@ class GatewayApp:
     async def _list_models(self, request: _Request) -> None:
         data = [
             {"id": name, "object": "model", "created": 0, "owned_by": "agl"}
-            for name in self.call_limits.backends().names
+            for name in self.call_limits.backends.names
         ]
         await request.reply.whole(200, dumps({"object": "list", "data": data}))
 
@@ -279,12 +266,12 @@ class GatewayApp:
         body = await read_body(request.receive, self.max_body_bytes)
         exchange = DIALECTS["messages/count_tokens"].read(body)
         strict = self._choose(exchange.model, request.origin).settings.strict
-        tries = self._tries(exchange, request, time.time())
-        counted = await count_tokens(exchange, self.upstream, tries, strict)
+        failover = self._failover(exchange, request, time.time())
+        counted = await count_tokens(exchange, self.upstream, failover, strict)
         await request.reply.whole(200, counted, JSON)
 
-    def _tries(self, exchange: Exchange, request: _Request, start_time: float) -> Tries:
-        return Tries(
+    def _failover(self, exchange: Exchange, request: _Request, start_time: float) -> Failover:
+        return Failover(
             lambda tried: self._choose(exchange.model, request.origin, tried),
             self.num_retries,
             lambda: deadline_of(request.scope["headers"], start_time),
@@ -300,8 +287,7 @@ class GatewayApp:
         interruptible = Interruptible(request.receive)
         attempt: OpenAttempt | None = None
         store_away: StoreUnavailableError | None = None
-        record = CallRecord(origin)
-        record.operation = dialect.operation
+        record = CallRecord(origin, dialect.operation)
         entered: Exchange | None = None
 
         def end(error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
@@ -326,11 +312,8 @@ class GatewayApp:
             record.request = exchange.request
             if store_away is not None:
                 # Only now: with what was asked in its record, a later answer makes good for it.
-                raise RefusedError(
-                    503,
-                    f"attempt {origin.attempt_id!r} cannot be looked up now: {store_away}",
-                    headers={"retry-after": "1"},
-                )
+                why = f"attempt {origin.attempt_id!r} cannot be looked up now: {store_away}"
+                raise RefusedError(503, why)
             # Refuses an unknown model before anything else.
             record.provider = self._choose(exchange.model, origin).provider
             async with interruptible:
@@ -339,17 +322,17 @@ class GatewayApp:
                 await self.recorder.room()
                 await self.call_limits.before(record, exchange, attempt)
                 entered = exchange
-                with closing(self._tries(exchange, request, record.start_time)) as tries:
-                    answer = await self.upstream.open(tries, exchange, dialect.path, self.callbacks)
+                with closing(self._failover(exchange, request, record.start_time)) as failover:
+                    answer = await self.upstream.open(
+                        failover, exchange, dialect.path, self.callbacks
+                    )
                     with closing(answer):
                         await relay(answer, exchange, record, reply, end, dialect.error)
         except (RefusedError, msgspec.DecodeError, RecursionError) as error:
             # A field is read where there is need of it; what it says then may be no JSON.
-            refused = (
-                error
-                if isinstance(error, RefusedError)
-                else RefusedError(400, f"the request body is not valid JSON: {error}")
-            )
+            refused = error
+            if not isinstance(refused, RefusedError):
+                refused = RefusedError(400, f"the request body is not valid JSON: {error}")
             if origin.rollout_id and attempt is None and store_away is None:
                 raise  # there is no such attempt, or it has ended
             record.status_code = refused.status
@@ -375,7 +358,7 @@ class GatewayApp:
                 attempt.calls.discard(interruptible)
 
     def _choose(self, model: object, origin: Origin, tried: Collection[Backend] = ()) -> Backend:
-        backends = self.call_limits.backends()
+        backends = self.call_limits.backends
         if isinstance(model, str):
             backend = backends.choose(model, origin.attempt_id or None, tried)
             if backend is not None:
@@ -387,8 +370,5 @@ class GatewayApp:
 
 
 async def _refuse(reply: Reply, refused: RefusedError, dialect: Dialect) -> None:
-    headers = [
-        *JSON,
-        *((name.encode(), value.encode("latin-1")) for name, value in refused.headers.items()),
-    ]
-    await reply.whole(refused.status, dialect.error(refused), headers)
+    more = ((name.encode(), value.encode("latin-1")) for name, value in refused.headers.items())
+    await reply.whole(refused.status, dialect.error(refused), [*JSON, *more])

@@ -63,12 +63,10 @@ class Reply:
         """What is waited for before the last piece goes out."""
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send status and headers."""
         self.is_started, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, body: bytes) -> None:
-        """Send a piece of the body."""
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def settle(self) -> None:
@@ -77,12 +75,10 @@ class Reply:
             await self.before_last()
 
     async def end(self, body: bytes = b"") -> None:
-        """Send the last piece."""
         await self.settle()
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def whole(self, status: int, body: bytes, headers: Headers = JSON) -> None:
-        """Send everything at once."""
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 

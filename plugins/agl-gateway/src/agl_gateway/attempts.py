@@ -72,7 +72,7 @@ class Attempts:
             grant = await read_token(self._get_store(), token)
         except StoreUnavailableError as error:
             why = f"the token of attempt {attempt_id!r} cannot be looked up now: {error}"
-            raise RefusedError(503, why, headers={"retry-after": "1"}) from None
+            raise RefusedError(503, why) from None
         except AglError as error:
             why = f"this gateway cannot look up the token of attempt {attempt_id!r}: {error}"
             raise RefusedError(500, why, "tokens_unknown") from None

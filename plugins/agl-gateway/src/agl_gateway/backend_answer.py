@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.dialect import dumps
 from agl_gateway.errors import NOT_JSON, shorten
-from agl_gateway.plain_form import read_object
+from agl_gateway.normal_form import read_object
 
 MOST_NAMED = 8
 """So many unreadable fields of one answer are named."""
@@ -24,6 +24,15 @@ MOST_NAMED = 8
 _NOTHING = (b"null", b'""', b"[]", b"{}")
 _ROLE = {"role"}
 _CALLS = {"tool_calls", "function_call"}
+_OF_CHOICE = ("token_ids", "logprobs", "model_version", "model_version_spans", "contradiction")
+"""Ends of the keys of later choices; those of the first one are plain."""
+_OF_FIRST = (
+    Key.RESPONSE_TOKEN_IDS,
+    Key.RESPONSE_LOGPROBS,
+    Key.MODEL_VERSION,
+    Key.VERSION_SPANS,
+    Key.CONTRADICTION,
+)
 _OF_CALLS = ("tool_calls", "function_call")
 """Reasons to finish of an answer that calls a tool."""
 _SPECIAL = re.compile(r"<[^<>]*>|\[[A-Z_]+\]")
@@ -162,50 +171,48 @@ def answer_attributes(answer: BackendAnswer, body: bytes) -> dict[str, Any]:
         body: What it was read from.
     """
     attributes: dict[str, Any] = {
-        Key.RESPONSE_ID.value: as_text(answer.id),
-        Key.RESPONSE_MODEL.value: as_text(answer.model),
+        Key.RESPONSE_ID: as_text(answer.id),
+        Key.RESPONSE_MODEL: as_text(answer.model),
     }
-    choices = _in_order(answer.choices)
+    choices, fault = _in_order(answer.choices)
     if not choices:
         return attributes
-    # The plain keys are those of the first choice; with n > 1 the others have keys of their own.
     first = choices[0]
     usage = answer.usage or _Usage()
     cached, reasoned = usage.prompt_tokens_details, usage.completion_tokens_details
     prompt_ids = answer.prompt_token_ids or first.prompt_token_ids
     attributes |= {
-        Key.OUTPUT_MESSAGES.value: dumps([choice.as_message() for choice in choices]).decode(),
-        Key.FINISH_REASONS.value: [choice.finish_reason or "" for choice in choices],
-        Key.INPUT_TOKENS.value: _count(usage.prompt_tokens, [prompt_ids]),
-        Key.OUTPUT_TOKENS.value: _count(
+        Key.OUTPUT_MESSAGES: dumps([choice.as_message() for choice in choices]).decode(),
+        Key.FINISH_REASONS: [choice.finish_reason or "" for choice in choices],
+        Key.INPUT_TOKENS: _count(usage.prompt_tokens, [prompt_ids]),
+        Key.OUTPUT_TOKENS: _count(
             usage.completion_tokens, [choice.token_ids for choice in choices]
         ),
-        Key.CACHED_INPUT_TOKENS.value: cached and _count(cached.cached_tokens),
-        Key.REASONING_TOKENS.value: reasoned and _count(reasoned.reasoning_tokens),
-        Key.PROMPT_TOKEN_IDS.value: prompt_ids or None,
-        Key.RESPONSE_TOKEN_IDS.value: first.token_ids,
-        Key.RESPONSE_LOGPROBS.value: (first.logprobs and first.logprobs.values()) or None,
-        Key.MODEL_VERSION.value: _version(first, answer),
-        Key.VERSION_SPANS.value: _version_spans(first),
-        Key.CONTRADICTION.value: _contradiction(first, answer, body),
+        Key.CACHED_INPUT_TOKENS: cached and _count(cached.cached_tokens),
+        Key.REASONING_TOKENS: reasoned and _count(reasoned.reasoning_tokens),
+        Key.PROMPT_TOKEN_IDS: prompt_ids or None,
     }
-    for index, choice in enumerate(choices[1:], 1):
-        prefix = f"{Key.CHOICE.value}.{index}"
-        attributes[f"{prefix}.token_ids"] = choice.token_ids
-        logprobs = choice.logprobs and choice.logprobs.values()
-        attributes[f"{prefix}.logprobs"] = logprobs or None
-        attributes[f"{prefix}.model_version"] = _version(choice, answer)
-        attributes[f"{prefix}.model_version_spans"] = _version_spans(choice)
-        attributes[f"{prefix}.contradiction"] = _contradiction(choice, answer, body)
+    for index, choice in enumerate(choices):
+        keys = [f"{Key.CHOICE}.{index}.{name}" for name in _OF_CHOICE] if index else _OF_FIRST
+        values = (
+            choice.token_ids,
+            (choice.logprobs and choice.logprobs.values()) or None,
+            _version(choice, answer),
+            _version_spans(choice),
+            fault or _contradiction(choice, first, answer, body),
+        )
+        attributes |= zip(keys, values, strict=True)
     return attributes
 
 
-def _contradiction(choice: _Choice, answer: BackendAnswer, body: bytes) -> str | None:
+def _contradiction(
+    choice: _Choice, first: _Choice, answer: BackendAnswer, body: bytes
+) -> str | None:
     """How a choice contradicts itself, in words."""
     if choice.goes_on_after_end:
         return f"its reason to finish is {choice.finish_reason!r}, and it goes on after it"
-    if len(answer.choices) > 1 and (fault := _is_elsewhere(choice, answer)):
-        return fault
+    if choice is not first and choice.prompt_token_ids not in (None, [], first.prompt_token_ids):
+        return "it answers another prompt than the first choice"
     try:
         message = {} if choice.is_text else read_object(choice.message)
     except NOT_JSON:
@@ -232,23 +239,17 @@ def _contradiction(choice: _Choice, answer: BackendAnswer, body: bytes) -> str |
     return None
 
 
-def _is_elsewhere(choice: _Choice, answer: BackendAnswer) -> str | None:
-    """Why one of several answers has no place among them by which an agent could name it."""
-    numbers = [one.index for one in answer.choices]
-    if {*map(repr, numbers)} not in ({"None"}, {*map(repr, range(len(numbers)))}):
-        return f"the server's numbers of the {len(numbers)} choices are {numbers}"
-    first = _in_order(answer.choices)[0]
-    if choice.prompt_token_ids and choice.prompt_token_ids != first.prompt_token_ids:
-        return "it answers another prompt than the first choice"
-    return None
-
-
-def _in_order(choices: list[_Choice]) -> list[_Choice]:
-    """By what agents call them: a server may list them as they ended."""
+def _in_order(choices: list[_Choice]) -> tuple[list[_Choice], str | None]:
+    """By what agents call them, as a server may list them as they ended; and why nobody could."""
+    if len(choices) < 2:
+        return choices, None
     numbers = [choice.index for choice in choices]
-    if not all(type(number) is int for number in numbers) or len(set(numbers)) < len(numbers):
-        return choices
-    return sorted(choices, key=lambda choice: choice.index)
+    fault = None
+    if {*map(repr, numbers)} not in ({"None"}, {*map(repr, range(len(numbers)))}):
+        fault = f"the server's numbers of the {len(numbers)} choices are {numbers}"
+    if all(type(number) is int for number in numbers) and len(set(numbers)) == len(numbers):
+        choices = sorted(choices, key=lambda choice: choice.index)
+    return choices, fault
 
 
 def _version(choice: _Choice, answer: BackendAnswer) -> str | None:

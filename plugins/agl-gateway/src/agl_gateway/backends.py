@@ -1,11 +1,12 @@
-"""The served models, out of a model list in LiteLLM's form."""
+"""The served models, out of a model list in LiteLLM's form, and the servers behind them."""
 
 import os
 import random
 import time
 import zlib
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import ModelConfig
@@ -13,9 +14,12 @@ from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.utils.secrets import is_secret, learn
 from agl_gateway import providers
-from agl_gateway.backend import OPENAI_URL, Backend, Settings
+from agl_gateway.budget import Price
 from agl_gateway.providers import provider_of, require_litellm
+from agl_gateway.request_changes import ForcedParameters, SystemMessages
+from agl_runs.options import Count
 
+OPENAI_URL = "https://api.openai.com/v1"
 PREFIXES = ("hosted_vllm/", "openai/")
 PARAMETERS = ("model", "api_base", "api_key")
 INSTEAD = {
@@ -35,26 +39,170 @@ SLACK = 1.25
 attempt's earlier calls is worth more than an even load."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What an entry of a model list says of every call, whichever replica answers it."""
+
+    forced_parameters: ForcedParameters = field(default_factory=ForcedParameters)
+    """Parameters that calls get whatever the agent says, by mode of the rollout."""
+    price: Price | None = None
+    send_seed: bool = False
+    """Whether calls get a seed, from that of their rollout."""
+    max_tokens: Count | None = None
+    """Of an answer for which the agent sets no limit."""
+    strict: bool = False
+    """Whether a request is refused that cannot be translated whole."""
+    system_messages: SystemMessages = "as_is"
+    """What becomes of system messages after the first message."""
+
+
+@dataclass(eq=False)
+class Backend:
+    """One server that answers for a model."""
+
+    model_name: str
+    """What agents ask for."""
+    model: str
+    """What the server calls it."""
+    url: str
+    """Where chat completions are posted."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    settings: Settings = field(default_factory=Settings)
+    provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
+    """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
+    in_flight: int = 0
+    """Calls that it is answering now."""
+    rests_until: float = 0.0
+    """``time.monotonic()`` before which it is better left alone."""
+    rest_seconds: float = 0.0
+    """How long it rests now; twice as long after the next failure."""
+
+    @property
+    def key(self) -> str:
+        """What tells it from other backends."""
+        address = (self.url, self.headers, self.provider_parameters)
+        return repr((self.model_name, self.model, address, self.settings))
+
+    @property
+    def provider(self) -> str:
+        """OpenTelemetry's name of whose API it speaks."""
+        return "openai" if self.provider_parameters is None else str(provider_of(self.model))
+
+    @property
+    def takes_extensions(self) -> bool:
+        """Whether vLLM's fields may be sent; OpenAI's own servers refuse what they do not know.
+
+        So do Azure's and others' that serve OpenAI's interface under ``/openai/v1``.
+        """
+        if self.provider_parameters is not None:
+            return False
+        address = urlsplit(self.url)
+        return address.hostname != urlsplit(OPENAI_URL).hostname and not address.path.startswith(
+            "/openai/"
+        )
+
+
+class Answer(Protocol):
+    """What a backend answers, as far as it has come."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    async def read(self) -> bytes:
+        """All of it.
+
+        Raises:
+            BrokenOffError: There is no more of it.
+        """
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Pieces as they arrive; raises as ``read`` does."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it, whether it was read or not."""
+        ...
+
+
 class Backends:
-    """Which backend answers for which model name. A new list makes a new object.
+    """Which backend answers for which model name.
+
+    Two lists are served as one, that of the user and what algorithms add; neither side can take
+    away what is the other's.
 
     Args:
-        model_list: Several entries of one name are replicas.
-        previous: What this list replaces: of a backend that is in both, the load is carried over.
+        model_list: The user's; several entries of one name are replicas.
+        complete: Adds what has to be served besides, for a replay.
 
     Raises:
         ConfigError: An entry is incomplete or has an unknown key.
     """
 
     def __init__(
-        self, model_list: Sequence[ModelConfig], previous: "Backends | None" = None
+        self,
+        model_list: Sequence[ModelConfig] = (),
+        complete: Callable[[list[ModelConfig]], list[ModelConfig]] = list,
     ) -> None:
+        self._complete = complete
+        self._listed: list[ModelConfig] = []
+        self._added: dict[str, ModelConfig] = {}
         self._by_name: dict[str, list[Backend]] = {}
-        known = {one.key: one for one in previous.all()} if previous else {}
+        self.replace(model_list)
+
+    def replace(self, model_list: Sequence[ModelConfig]) -> None:
+        """Take another list of the user's.
+
+        Raises:
+            ConfigError: It is wrong, or names an added model; the old one stays.
+        """
         for number, entry in enumerate(model_list):
+            if entry.get("model_name") in self._added:
+                raise ConfigError(
+                    f"model_list[{number}]: an algorithm serves the model that it trains as "
+                    f"{entry['model_name']!r} now. Give this entry another model_name"
+                )
+        self._serve(list(model_list), self._added)
+
+    def add(self, entry: ModelConfig) -> None:
+        """Serve one model more; see ``Gateway.add_model``."""
+        self.check_free(entry["model_name"])
+        self._serve(self._listed, {**self._added, entry["model_name"]: entry})
+
+    def remove(self, name: str) -> None:
+        """Serve an added model no more, if there is one of this name."""
+        self._serve(self._listed, {n: entry for n, entry in self._added.items() if n != name})
+
+    def check_free(self, name: str) -> None:
+        """Refuse a name that is taken.
+
+        Raises:
+            ConfigError: It says by whom, and what to do.
+        """
+        if name in self._added:
+            raise ConfigError(
+                f"LLMProxy: another algorithm serves its model {name!r} here now; give each "
+                "algorithm a proxy of its own"
+            )
+        if any(entry["model_name"] == name for entry in self._listed):
+            raise ConfigError(
+                f"LLMProxy: {name!r} stands in model_list, and the algorithm serves the model that "
+                "it trains under this name. Leave the entry out, or, where it is another model, "
+                "give it another model_name"
+            )
+
+    def default(self) -> str | None:
+        """What is meant where none is named: the only listed model, or else the only one."""
+        names = {entry["model_name"] for entry in self._listed} or set(self.names)
+        return names.pop() if len(names) == 1 else None
+
+    def _serve(self, listed: list[ModelConfig], added: dict[str, ModelConfig]) -> None:
+        by_name: dict[str, list[Backend]] = {}
+        known = {one.key: one for one in self.all()}  # of what stays, the load is carried over
+        for number, entry in enumerate(self._complete([*listed, *added.values()])):
             backend = _backend(entry, f"model_list[{number}]")
             backend = known.pop(backend.key, backend)
-            replicas = self._by_name.setdefault(backend.model_name, [])
+            replicas = by_name.setdefault(backend.model_name, [])
             replicas.append(backend)
             if backend.settings != replicas[0].settings:
                 raise ConfigError(
@@ -63,6 +211,7 @@ class Backends:
                     "another entry of this name; replicas must agree, as a call goes to any of "
                     "them"
                 )
+        self._by_name, self._listed, self._added = by_name, listed, added
 
     @property
     def names(self) -> list[str]:

@@ -29,7 +29,7 @@ class CallLimits:
     """Looks at every model call before it goes to a backend, and after it has ended.
 
     Args:
-        backends: Those of this moment.
+        backends: Of all models.
         max_pause_seconds: How long a call waits at a paused model before it is refused.
         budgets: Refuses calls over a limit.
         get_store: The store of this moment; it knows mode and seed of a rollout.
@@ -37,7 +37,7 @@ class CallLimits:
 
     def __init__(
         self,
-        backends: Callable[[], Backends],
+        backends: Backends,
         max_pause_seconds: float,
         budgets: Budgets,
         get_store: Callable[[], LightningStore],
@@ -68,7 +68,7 @@ class CallLimits:
         """
         model = exchange.model
         self.num_unattributed += not record.origin.rollout_id
-        backend = self.backends().of(model)[0].settings  # replicas agree
+        backend = self.backends.of(model)[0].settings  # replicas agree
         self._prices[model] = backend.price
         if exchange.degraded and backend.strict:
             raise RefusedError(400, f"{exchange.degraded[0]}; leave it out, as the model is strict")
@@ -120,11 +120,8 @@ class CallLimits:
                 attempt.rollout = RolloutSettings(rollout and rollout.mode, seed)
             return attempt.rollout
         except StoreUnavailableError as error:
-            raise RefusedError(
-                503,
-                f"rollout {rollout_id!r} cannot be looked up now: {error}",
-                headers={"retry-after": "1"},
-            ) from None
+            why = f"rollout {rollout_id!r} cannot be looked up now: {error}"
+            raise RefusedError(503, why) from None
 
     def after(self, record: CallRecord, exchange: Exchange) -> None:
         """Once per call that came past ``before``, just before the agent gets the last byte."""

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from agl_gateway.errors import NOT_JSON, RefusedError, error_body, shorten
-from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer
-from agl_gateway.plain_form import WholeAnswer, is_plain_chunk, read_object, read_objects
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, error_body, shorten
+from agl_gateway.normal_form import WholeAnswer, is_normal_chunk, read_object, read_objects
+from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer, wrong_form
 from agl_gateway.response_history import NO_HISTORY, ResponseHistory
 
 EXTENSIONS = {
@@ -134,35 +134,47 @@ class Exchange:
             return b""
         data = event_data(event)
         if not data:
-            return event
+            return self._passed(event)
         try:
-            if data == b"[DONE]":
-                self._normalizer.end()
-                if not self._has_finished:
-                    return self.broken(502, UNFINISHED)
-                self.is_over = True
-                return event
-            if self._normalizer.needs_every_chunk or not is_plain_chunk(data):
-                chunk = self._normalizer.read(data)
-                self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
-                if chunk != msgspec.json.decode(data):
-                    data = dumps(chunk)
-                    event = b"data: " + data + b"\n\n"
-            else:
-                self._normalizer.highest = 0
-            if not self._removed:
-                return event
-            fields = read_object(data)
-            choices = read_objects(fields["choices"]) if "choices" in fields else []
-            if self._hides_usage and "choices" in fields and not choices:
-                return b""
-            removed = self._remove(fields, choices)
-            return b"data: " + dumps(fields) + b"\n\n" if removed else event
+            if data != b"[DONE]":
+                return self._chunk(event, data)
+            if not self._has_finished:
+                return self.broken(502, UNFINISHED)
+            self._normalizer.end()
+            sent = self._finish(event)
+            self.is_over = True
+            return sent
         except BrokenAnswerError as failure:
             told = self.broken(502, str(failure))
-            return event if failure.is_event else told
-        except ValueError as failure:  # of the end
-            return self.broken(502, str(failure))
+            return (failure.is_event and self._passed(event)) or told
+        except WRONG_FORM as failure:
+            is_end = data == b"[DONE]"
+            return self.broken(502, str(failure if is_end else wrong_form(data, failure)))
+
+    def _passed(self, event: bytes) -> bytes:
+        """What the agent gets of a comment, or of an event with which the server says its error."""
+        return event
+
+    def _finish(self, event: bytes) -> bytes:
+        return event
+
+    def _chunk(self, event: bytes, data: bytes) -> bytes:
+        if self._normalizer.needs_every_chunk or not is_normal_chunk(data):
+            chunk = self._normalizer.read(data)
+            self._has_finished |= any(one.get("finish_reason") for one in chunk["choices"])
+            if chunk != msgspec.json.decode(data):
+                data = dumps(chunk)
+                event = b"data: " + data + b"\n\n"
+        else:
+            self._normalizer.highest = 0
+        if not self._removed:
+            return event
+        fields = read_object(data)
+        choices = read_objects(fields["choices"]) if "choices" in fields else []
+        if self._hides_usage and "choices" in fields and not choices:
+            return b""
+        removed = self._remove(fields, choices)
+        return b"data: " + dumps(fields) + b"\n\n" if removed else event
 
     def _remove(self, fields: dict[str, Raw], choices: list[dict[str, Raw]]) -> bool:
         """Take out what the agent did not ask for; whether there was any."""
@@ -259,10 +271,9 @@ def read_request(body: bytes) -> dict[str, Raw]:
 
 def event_data(event: bytes) -> bytes:
     """What stands after ``data:`` in an event; empty for a comment."""
-    event = event.removeprefix(b"\xef\xbb\xbf")
     if event.startswith(b"data:") and event.count(b"\n") <= 2:
         return event[5:].strip()
-    lines = event.split(b"\n")
+    lines = event.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
 
 

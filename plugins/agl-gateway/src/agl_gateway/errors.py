@@ -26,7 +26,8 @@ class RefusedError(Exception):
         message: A sentence for a person.
         code: OpenAI's code for it, where it has one.
         backend_body: What the backend said, when it was the backend that refused.
-        headers: Of the answer, beside its content type.
+        headers: Of the answer, beside its content type. None lets a client that gets a 503 ask
+            again in a second.
         kind: Whose fault it is; None goes by the status.
     """
 
@@ -42,7 +43,8 @@ class RefusedError(Exception):
     ) -> None:
         super().__init__(message)
         self.backend_body = backend_body
-        self.headers = headers or {}
+        retry = {"retry-after": "1"} if status == 503 else {}
+        self.headers: Mapping[str, str] = retry if headers is None else headers
         self.status = status
         self.message = message
         self.code = code

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from agl_gateway.answers import assemble
 from agl_gateway.asgi import JSON, Headers, Reply
-from agl_gateway.backend import Answer
+from agl_gateway.backends import Answer
 from agl_gateway.dialect import Exchange
 from agl_gateway.errors import (
     NOT_JSON,

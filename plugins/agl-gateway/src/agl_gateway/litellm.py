@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from agl_gateway.backend import Answer, Backend
+from agl_gateway.backends import Answer, Backend
 from agl_gateway.dialect import Exchange, dumps
 from agl_gateway.errors import BrokenOffError, RefusedError, error_body
 from agl_gateway.providers import provider_of

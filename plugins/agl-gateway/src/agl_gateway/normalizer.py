@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, message_of, shorten
-from agl_gateway.plain_form import WholeAnswer, is_plain_answer, open_whole
+from agl_gateway.normal_form import WholeAnswer, is_normal_answer, open_whole
 from agl_gateway.tool_calls import ARGUMENTS, ToolCall, pass_calls
 from agl_records.dialects.chat import finish_reason
 
@@ -263,7 +263,7 @@ def read_whole(body: bytes) -> WholeAnswer:
         ValueError: The server says that the answer failed, or it is none.
     """
     opened = open_whole(body)
-    if is_plain_answer(opened):
+    if is_normal_answer(opened):
         return opened
     answer = msgspec.json.decode(body)
     try:

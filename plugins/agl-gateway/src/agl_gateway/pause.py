@@ -5,9 +5,6 @@ from collections import Counter
 
 from agl_gateway.errors import RefusedError
 
-RETRY_SECONDS = 1
-"""What a refused client is told to wait."""
-
 
 class PauseControl:
     """Every call passes it on its way in and on its way out. Lives in one event loop.
@@ -85,9 +82,5 @@ class PauseControl:
             ) from None
 
     def _refused(self, model: str, why: str) -> RefusedError:
-        return RefusedError(
-            503,
-            f"model {model!r} takes no calls now: {why}; try again",
-            "model_paused",
-            headers={"retry-after": str(RETRY_SECONDS)},
-        )
+        said = f"model {model!r} takes no calls now: {why}; try again"
+        return RefusedError(503, said, "model_paused")

@@ -19,9 +19,9 @@ from agl.utils.checks import check_numbers
 from agl.utils.secrets import learn
 from agl_gateway.address import Address
 from agl_gateway.asgi import Tracker
+from agl_gateway.backends import Backends
 from agl_gateway.budget import Budget, Budgets
 from agl_gateway.dialect import EXTENSIONS
-from agl_gateway.models import Models
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
 from agl_http.tokens import tokens_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agl_gateway.app import GatewayApp
     from agl_gateway.call_limits import CallLimits
     from agl_gateway.pause import PauseControl
-    from agl_gateway.recording import Replay
+    from agl_gateway.replay import Replay
     from agl_gateway.upstream import Upstream
 
 logger = logging.getLogger("agl.gateway")
@@ -175,9 +175,9 @@ class LLMProxy(Gateway):
         self._has_recorded = False
         self._replay: Replay | None = None
         if replay is not None:
-            from agl_gateway import recording
+            from agl_gateway import replay as recordings
 
-            self._replay = recording.Replay(Path(replay))
+            self._replay = recordings.Replay(Path(replay))
         self._call_limits: CallLimits | None = None
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
@@ -185,8 +185,8 @@ class LLMProxy(Gateway):
         """``time.monotonic()`` since when every lost call is known, stops in between included."""
         self._lost: Counter[str] = Counter()
         """Attempt id -> how many of its calls will never be stored, whichever start had them."""
-        self._models = Models(self._replay.add_models if self._replay else lambda given: given)
-        self.update_model_list(model_list or [])
+        complete = self._replay.add_models if self._replay else list[ModelConfig]
+        self._backends = Backends(model_list or (), complete)
 
     def get_store(self) -> "LightningStore | None":
         return self._store
@@ -203,16 +203,16 @@ class LLMProxy(Gateway):
         Raises:
             ConfigError: The list is wrong, or names an added model; the old one stays.
         """
-        self._models.replace(model_list)
+        self._backends.replace(model_list)
 
     def add_model(self, entry: ModelConfig) -> None:
-        self._models.add(entry)
+        self._backends.add(entry)
 
     def remove_model(self, model_name: str) -> None:
-        self._models.remove(model_name)
+        self._backends.remove(model_name)
 
     def check_free(self, model_name: str) -> None:
-        self._models.check_free(model_name)
+        self._backends.check_free(model_name)
 
     @property
     def port(self) -> int:
@@ -241,12 +241,7 @@ class LLMProxy(Gateway):
             sock.close()
             raise
         app = GatewayApp(
-            CallLimits(
-                lambda: self._models.backends,
-                self._max_pause_seconds,
-                self._budgets,
-                self._present_store,
-            ),
+            CallLimits(self._backends, self._max_pause_seconds, self._budgets, self._present_store),
             upstream,
             self._present_store,
             self.callbacks,
@@ -320,7 +315,7 @@ class LLMProxy(Gateway):
     @property
     def model_names(self) -> list[str]:
         """The served models, in order of the list."""
-        return self._models.backends.names
+        return self._backends.names
 
     def as_resource(
         self,
@@ -335,7 +330,7 @@ class LLMProxy(Gateway):
             ConfigError: An unknown model, several models and none named, or one id.
         """
         names = self.model_names
-        model = self._models.default() if model is None else model
+        model = self._backends.default() if model is None else model
         if model is None or model not in names:
             asked = "no model was named" if model is None else f"model {model!r} is not served"
             raise ConfigError(
@@ -372,7 +367,7 @@ class LLMProxy(Gateway):
 
         if self._record is None:
             return HttpUpstream()
-        from agl_gateway.recording import Recording
+        from agl_gateway.replay import Recording
 
         recording = Recording(HttpUpstream(), Path(self._record), resume=self._has_recorded)
         self._has_recorded = True

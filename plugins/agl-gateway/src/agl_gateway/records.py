@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from agl.semconv import CLIENT_GONE, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.store.packed_span import PackedSpan
+from agl.store.packed_span import PackedSpan, indexed_items
 from agl.utils.secrets import hide
 from agl_gateway.answers import assemble
 from agl_gateway.backend_answer import BackendAnswer, answer_attributes, as_text, read_answer
@@ -128,8 +128,8 @@ class CallRecord:
         if answer is None or not answer.choices:
             return 0, 0
         attributes = answer_attributes(answer, self.answer or b"")
-        said = (attributes[Key.INPUT_TOKENS.value], attributes[Key.OUTPUT_TOKENS.value])
-        texts = (self.request, attributes[Key.OUTPUT_MESSAGES.value])
+        said = (attributes[Key.INPUT_TOKENS], attributes[Key.OUTPUT_TOKENS])
+        texts = (self.request, attributes[Key.OUTPUT_MESSAGES])
         input_tokens, output_tokens = (
             len(text) // BYTES_PER_TOKEN if tokens is None else tokens
             for tokens, text in zip(said, texts, strict=True)
@@ -145,13 +145,13 @@ class CallRecord:
         """
         attributes = self._attributes()
         if self.error is not None:  # the text of a backend, which may say what key it was given
-            attributes[Key.ERROR.value] = self.error = hide(self.error)
+            attributes[Key.ERROR] = self.error = hide(self.error)
         origin = self.origin
         parent = _TRACEPARENT.fullmatch(origin.traceparent)
         trace_id = parent[1].decode() if parent else secrets.token_hex(16)
         parent_id = parent[2].decode() if parent else None
         span_id = secrets.token_hex(8)
-        body = {
+        body: dict[str, Any] = {
             "rollout_id": origin.rollout_id,
             "attempt_id": origin.attempt_id,
             "sequence_id": 0,
@@ -170,19 +170,7 @@ class CallRecord:
             "resource": {"attributes": {}, "schema_url": ""},
             "writer": "gateway",
         }
-        return PackedSpan(
-            origin.rollout_id,
-            origin.attempt_id,
-            0,
-            span_id,
-            trace_id,
-            parent_id,
-            MODEL_CALL_SPAN,
-            self.start_time,
-            self.end_time,
-            dumps(body).decode(),
-            "gateway",
-        )
+        return PackedSpan(*indexed_items(body), body=dumps(body).decode(), writer="gateway")
 
     def without_content(self, error: Exception) -> "CallRecord":
         """The same call with nothing of what was said: what is left when that cannot be read."""
@@ -196,29 +184,26 @@ class CallRecord:
         answer, self._known = self._known or self._answer(), None
         end_time = self.end_time or self.start_time
         attributes: dict[str, Any] = {
-            Key.OPERATION.value: self.operation,
-            Key.PROVIDER.value: self.provider,
-            Key.AGENT_NAME.value: self.origin.agent_name or None,
-            Key.REQUEST_MODEL.value: as_text(request.model),
-            Key.INPUT_MESSAGES.value: _json(request.messages) or _prompt(request.prompt),
-            Key.PROMPT_DIGEST.value: _digest(request.prompt),
-            Key.TOOL_DEFINITIONS.value: _json(request.tools) or _json(request.functions),
-            **{
-                f"gen_ai.request.{name}": _number(getattr(request, name))
-                for name in _Sampling.__struct_fields__
-            },
+            Key.OPERATION: self.operation,
+            Key.PROVIDER: self.provider,
+            Key.AGENT_NAME: self.origin.agent_name or None,
+            Key.REQUEST_MODEL: as_text(request.model),
+            Key.INPUT_MESSAGES: _json(request.messages) or _prompt(request.prompt),
+            Key.PROMPT_DIGEST: _digest(request.prompt),
+            Key.TOOL_DEFINITIONS: _json(request.tools) or _json(request.functions),
+            **{key: _number(getattr(request, name)) for name, key in _SAMPLING.items()},
             "gen_ai.output.type": "json" if request.is_constrained else None,
-            Key.STATUS_CODE.value: self.status_code,
-            Key.LATENCY.value: end_time - self.start_time,
+            Key.STATUS_CODE: self.status_code,
+            Key.LATENCY: end_time - self.start_time,
         }
         if self.first_token_time is not None:
-            attributes[Key.TIME_TO_FIRST_TOKEN.value] = self.first_token_time - self.start_time
+            attributes[Key.TIME_TO_FIRST_TOKEN] = self.first_token_time - self.start_time
         if answer is not None:
             attributes |= answer_attributes(answer, self.answer or b"")
-        attributes[Key.UNREADABLE.value] = self.unreadable or None
-        attributes[Key.OVERRIDDEN.value] = self.overridden
-        attributes[Key.ERROR.value] = self.error
-        attributes[Key.ERROR_KIND.value] = self.error_kind
+        attributes[Key.UNREADABLE] = self.unreadable or None
+        attributes[Key.OVERRIDDEN] = self.overridden
+        attributes[Key.ERROR] = self.error
+        attributes[Key.ERROR_KIND] = self.error_kind
         return {key: value for key, value in attributes.items() if value is not None}
 
     def _answer(self) -> BackendAnswer | None:
@@ -254,6 +239,9 @@ class _Sampling(Struct):
     frequency_penalty: Any = None
     presence_penalty: Any = None
     seed: Any = None
+
+
+_SAMPLING = {name: f"gen_ai.request.{name}" for name in _Sampling.__struct_fields__}
 
 
 class _Request(_Sampling):

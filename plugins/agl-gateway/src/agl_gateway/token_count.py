@@ -8,8 +8,7 @@ import msgspec
 from agl_gateway.dialect import TOKENIZE, Exchange, dumps
 from agl_gateway.errors import NOT_JSON, BrokenOffError, RefusedError
 from agl_gateway.records import BYTES_PER_TOKEN
-from agl_gateway.routing import Tries
-from agl_gateway.upstream import Upstream
+from agl_gateway.upstream import Failover, Upstream
 
 _IMAGE = re.compile(rb'(?<="url":")data:[^"]*')
 
@@ -18,20 +17,25 @@ class _Counted(msgspec.Struct):
     count: int
 
 
-async def count_tokens(exchange: Exchange, upstream: Upstream, tries: Tries, strict: bool) -> bytes:
+async def count_tokens(
+    exchange: Exchange, upstream: Upstream, failover: Failover, strict: bool
+) -> bytes:
     """The answer of ``/v1/messages/count_tokens``.
 
     Args:
         exchange: What is asked, as vLLM's ``/tokenize`` takes it.
         upstream: Servers.
-        tries: Which of them.
+        failover: Which of them.
         strict: An estimate will not do.
 
     Raises:
         RefusedError: No server can be reached, or none counts and an estimate will not do.
     """
     try:
-        with closing(tries), closing(await upstream.open(tries, exchange, TOKENIZE, ())) as answer:
+        with (
+            closing(failover),
+            closing(await upstream.open(failover, exchange, TOKENIZE, ())) as answer,
+        ):
             why = f"{TOKENIZE} answered {answer.status}"
             if answer.status == 200:
                 counted = msgspec.json.decode(await answer.read(), type=_Counted)

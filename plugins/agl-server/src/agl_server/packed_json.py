@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from pydantic import BaseModel
 
 from agl.store.base import AttemptEnd
-from agl.store.packed_span import PackedSpan, span_of
+from agl.store.packed_span import PackedSpan, indexed_fields, span_of
 from agl.store.span_checks import MAX_SEQUENCE_ID
 from agl.types import UNASSIGNED, Attributes, Span
 from agl_http import wire
@@ -101,20 +101,8 @@ def pack(raw: bytes | Raw) -> PackedSpan:
         _check_lists(span.resource.attributes)
         for part in (*span.events, *span.links):
             _check_lists(part.attributes or {})
-    return PackedSpan(
-        span.rollout_id,
-        span.attempt_id,
-        span.sequence_id,
-        span.span_id,
-        span.trace_id,
-        span.parent_id,
-        span.name,
-        span.start_time,
-        span.end_time,
-        body,
-        span.writer,
-        {} if span.late else span.attributes,
-    )
+    attributes: dict[str, Any] = {} if span.late else span.attributes
+    return PackedSpan(*indexed_fields(span), body=body, writer=span.writer, attributes=attributes)
 
 
 def pack_all(body: bytes) -> list[PackedSpan]:

@@ -5,7 +5,7 @@ from typing import Any
 from agl_gateway.dialect import TOKENIZE, Exchange, dumps
 from agl_gateway.dialects.messages_answer import MessageStream, error_body
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
-from agl_gateway.plain_form import read_object
+from agl_gateway.normal_form import read_object
 from agl_gateway.response_history import ResponseHistory
 from agl_records.dialects.fields import Fields
 from agl_records.dialects.messages import conversation

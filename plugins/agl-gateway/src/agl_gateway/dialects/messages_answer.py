@@ -58,17 +58,13 @@ class MessageStream(ChatStream):
         }
         return event("message_start", {"message": self.answer})
 
-    def reasoning(self, text: str) -> bytes:
-        start = {"type": "thinking", "thinking": "", "signature": ""}
-        return self._turn_to("thinking", start) + self._delta("thinking_delta", thinking=text)
-
-    def text(self, text: str, logprobs: list[Any]) -> bytes:
+    def text(self, kind: str, text: str, logprobs: list[Any]) -> bytes:
+        if kind == "reasoning":
+            start = {"type": "thinking", "thinking": "", "signature": ""}
+            return self._turn_to("thinking", start) + self._delta("thinking_delta", thinking=text)
+        self._has_refused |= kind == "refusal"
         start = self._turn_to("text", {"type": "text", "text": ""})
         return start + self._delta("text_delta", text=text)
-
-    def refusal(self, text: str) -> bytes:
-        self._has_refused = True
-        return self.text(text, [])
 
     def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
         self._has_calls = True

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from agl_gateway.dialects.translated import ChatStream, server_sent_event
@@ -19,6 +20,13 @@ PREFIXES = {
     "tool_search_call": "tsc",
 }
 """Of ids, by the type of their item."""
+
+PARTS: dict[str, dict[str, Any]] = {
+    "reasoning": {"type": "reasoning_text", "text": ""},
+    "text": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    "refusal": {"type": "refusal", "refusal": ""},
+}
+"""What each kind of text begins as; the names of its events follow from its type."""
 
 Item = dict[str, Any]
 
@@ -94,24 +102,14 @@ class ResponseStream(ChatStream):
             "response.in_progress", response=response
         )
 
-    def reasoning(self, text: str) -> bytes:
-        start = self._part_start("reasoning", {"type": "reasoning_text", "text": ""})
-        self._part["text"] += text
-        return start + self._part_event("response.reasoning_text.delta", delta=text)
-
-    def text(self, text: str, logprobs: list[Any]) -> bytes:
-        if not self._echo.with_logprobs:
-            logprobs = []
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        start = self._part_start("text", part)
-        self._part["text"] += text
-        self._part["logprobs"] += logprobs
-        return start + self._part_event("response.output_text.delta", delta=text, logprobs=logprobs)
-
-    def refusal(self, text: str) -> bytes:
-        start = self._part_start("refusal", {"type": "refusal", "refusal": ""})
-        self._part["refusal"] += text
-        return start + self._part_event("response.refusal.delta", delta=text)
+    def text(self, kind: str, text: str, logprobs: list[Any]) -> bytes:
+        start = self._part_start(kind)
+        part, said = self._part, dict[str, Any](delta=text)
+        part["refusal" if kind == "refusal" else "text"] += text
+        if kind == "text":
+            said["logprobs"] = logprobs if self._echo.with_logprobs else []
+            part["logprobs"] += said["logprobs"]
+        return start + self._part_event(f"response.{part['type']}.delta", **said)
 
     def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
         closing = self._close()
@@ -156,24 +154,19 @@ class ResponseStream(ChatStream):
     def _part(self) -> Item:
         return self._item["content"][-1]
 
-    def _part_start(self, kind: str, part: Item) -> bytes:
+    def _part_start(self, kind: str) -> bytes:
         if self.open == kind:
             return b""
-        sent = b""
         if kind == "refusal" and self.open == "text":  # another part of the same message
-            sent += self._close_part()
+            sent = self._close_part()
+        elif kind == "reasoning":
+            sent = self._close() + self._add("reasoning", summary=[], content=[])
         else:
-            sent += self._close()
-            if kind == "reasoning":
-                sent += self._add("reasoning", summary=[], content=[])
-            else:
-                sent += self._add("message", role="assistant", content=[])
+            sent = self._close() + self._add("message", role="assistant", content=[])
         self.open = kind
-        sent += self._part_event(
-            "response.content_part.added", len(self._item["content"]), part=part
-        )
+        part = deepcopy(PARTS[kind])
         self._item["content"].append(part)
-        return sent
+        return sent + self._part_event("response.content_part.added", part=part)
 
     def _add(self, type: str, **fields: Any) -> bytes:
         item_id = f"{PREFIXES[type]}_{self._head.get('id')}_{len(self._output)}"
@@ -183,14 +176,8 @@ class ResponseStream(ChatStream):
 
     def _close_part(self) -> bytes:
         part = self._part
-        if self.open == "reasoning":
-            done = self._part_event("response.reasoning_text.done", text=part["text"])
-        elif self.open == "refusal":
-            done = self._part_event("response.refusal.done", refusal=part["refusal"])
-        else:
-            done = self._part_event(
-                "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
-            )
+        said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
+        done = self._part_event(f"response.{part['type']}.done", **said)
         return done + self._part_event("response.content_part.done", part=part)
 
     def _close(self, status: str = "completed") -> bytes:
@@ -217,10 +204,8 @@ class ResponseStream(ChatStream):
         self.open = ""
         return done + self._item_event("response.output_item.done", with_id=False, item=item)
 
-    def _part_event(self, kind: str, index: int | None = None, **fields: Any) -> bytes:
-        if index is None:
-            index = len(self._item["content"]) - 1
-        return self._item_event(kind, content_index=index, **fields)
+    def _part_event(self, kind: str, **fields: Any) -> bytes:
+        return self._item_event(kind, content_index=len(self._item["content"]) - 1, **fields)
 
     def _item_event(self, kind: str, *, with_id: bool = True, **fields: Any) -> bytes:
         item_id = {"item_id": self._item["id"]} if with_id else {}

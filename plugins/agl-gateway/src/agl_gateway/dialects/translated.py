@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agl_gateway.dialect import Dialect, Exchange, dumps, event_data
+from agl_gateway.dialect import Dialect, Exchange, dumps
 from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
-from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, wrong_form
-from agl_gateway.plain_form import WholeAnswer, read_object
+from agl_gateway.normal_form import WholeAnswer, read_object
 from agl_gateway.response_history import NO_HISTORY, ResponseHistory
 from agl_gateway.tool_calls import ToolCall, is_object
 from agl_records.dialects.fields import FieldError, Fields
@@ -19,8 +18,8 @@ from agl_records.dialects.fields import FieldError, Fields
 class ChatStream:
     """The stream that an agent gets for the chunks of a chat completion.
 
-    A dialect says what it sends for each thing that comes: text, reasoning, refusals, tool calls,
-    and the end. Whole answers are made of the same pieces, in ``Translated.whole``.
+    A dialect says what it sends for each thing that comes: texts, tool calls, and the end. Whole
+    answers are made of the same pieces, in ``Translated.whole``.
     """
 
     answer: dict[str, Any]
@@ -32,16 +31,8 @@ class ChatStream:
         """The first chunk is there."""
         raise NotImplementedError
 
-    def reasoning(self, text: str) -> bytes:
-        """A piece of what the model thought."""
-        raise NotImplementedError
-
-    def text(self, text: str, logprobs: list[Any]) -> bytes:
-        """A piece of the answer's text."""
-        raise NotImplementedError
-
-    def refusal(self, text: str) -> bytes:
-        """A piece of the text with which the model declines."""
+    def text(self, kind: str, text: str, logprobs: list[Any]) -> bytes:
+        """A piece of ``reasoning``, of the answer's ``text``, or of its ``refusal``."""
         raise NotImplementedError
 
     def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
@@ -107,42 +98,29 @@ class Translated(Exchange):
             raise ValueError("it has no list of choices with messages")
         with suppress(KeyError, TypeError):  # the record begins with this one, too
             choices.sort(key=itemgetter("index"))
-        try:
-            return dumps(self._translate(completion, choices[0]))
+        try:  # it is what a stream of one chunk amounts to
+            self._translate_chunk(self._normalizer.take_message(completion, choices[0]))
+            self._send(is_over=True)
+            self._stream.finish(choices[0], self._usage)
+            return dumps(self._stream.answer)
         except WRONG_FORM as failure:
             raise ValueError(f"it has a wrong form: {failure!r}") from None
 
-    def _translate(self, completion: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-        """The whole answer as the agent gets it: what a stream of one chunk amounts to."""
-        self._translate_chunk(self._normalizer.take_message(completion, choice))
-        self._send(is_over=True)
-        self._stream.finish(choice, self._usage)
-        return self._stream.answer
-
     def end(self) -> bytes:
         rest, self._rest = self._rest, b""
-        return self._event(rest) + (self._event(b"data: [DONE]") if self._ending else b"")
+        return self._event(rest) + (self._event(b"data: [DONE]") if self._has_finished else b"")
 
     def _say_broken(self, status: int, message: str) -> bytes:
         return self._stream.broken(status, message)
 
-    def _event(self, event: bytes) -> bytes:
-        data = event_data(event)
-        if not data or self.is_over:
-            return b""
-        try:
-            if data != b"[DONE]":
-                return self._translate_chunk(self._normalizer.read(data))
-            if not self._ending:
-                return self.broken(502, UNFINISHED)
-            self._normalizer.end()
-            sent = self._send(is_over=True) + self._stream.finish(self._ending, self._usage)
-            self.is_over = True
-            return sent
-        except BrokenAnswerError as failure:
-            return self.broken(502, str(failure))
-        except WRONG_FORM as failure:
-            return self.broken(502, str(wrong_form(data, failure)))
+    def _passed(self, event: bytes) -> bytes:
+        return b""
+
+    def _finish(self, event: bytes) -> bytes:
+        return self._send(is_over=True) + self._stream.finish(self._ending, self._usage)
+
+    def _chunk(self, event: bytes, data: bytes) -> bytes:
+        return self._translate_chunk(self._normalizer.read(data))
 
     def _translate_chunk(self, chunk: dict[str, Any]) -> bytes:
         sent = b""
@@ -156,7 +134,7 @@ class Translated(Exchange):
             if len(self._held) > before:
                 sent += self._send()
             if choice.get("finish_reason"):
-                self._ending = choice
+                self._ending, self._has_finished = choice, True
         return sent
 
     def _hold(self, delta: dict[str, Any], choice: dict[str, Any]) -> None:
@@ -206,10 +184,7 @@ class Translated(Exchange):
     def _send_piece(self, piece: _Piece, text: str, logprobs: Sequence[Any]) -> bytes:
         if piece.call is None:
             self._call = ""
-            if piece.kind == "text":
-                return self._stream.text(text, list(logprobs))
-            send = self._stream.reasoning if piece.kind == "reasoning" else self._stream.refusal
-            return send(text)
+            return self._stream.text(piece.kind, text, list(logprobs))
         start = b""
         if self._call != piece.kind:
             self._call, self._arguments, self._num_calls = piece.kind, "", piece.call.number + 1

@@ -20,11 +20,10 @@ import msgspec
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import ConfigError
-from agl_gateway.backend import Answer
+from agl_gateway.backends import Answer
 from agl_gateway.dialect import TOKENIZE, Exchange
 from agl_gateway.errors import NO_RETRY, BrokenOffError, RefusedError
-from agl_gateway.routing import Tries
-from agl_gateway.upstream import Upstream
+from agl_gateway.upstream import Failover, Upstream
 from agl_runs.files import make_private_folder
 
 logger = logging.getLogger("agl.gateway")
@@ -77,12 +76,12 @@ class Recording:
         self._file.close()
 
     async def open(
-        self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
+        self, failover: Failover, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
         """Let the backends answer."""
         entry: dict[str, Any] = {"path": path, "request": json.loads(exchange.asked)}
         try:
-            answer = await self._backends.open(tries, exchange, path, callbacks)
+            answer = await self._backends.open(failover, exchange, path, callbacks)
         except RefusedError as refused:
             self._write(
                 {**entry, "refused": [refused.status, refused.message, refused.code], "chunks": []}
@@ -92,7 +91,7 @@ class Recording:
             self._write({**entry, "left": True, "chunks": []})
             raise
         entry |= {
-            "callbacks": list(callbacks if tries.backend.takes_extensions else ()),
+            "callbacks": list(callbacks if failover.backend.takes_extensions else ()),
             "status": answer.status,
             "headers": {
                 name: answer.headers[name] for name in KEPT_HEADERS if name in answer.headers
@@ -187,7 +186,7 @@ class Replay:
             logger.warning("replay: %d recorded calls were not asked for", left)
 
     async def open(
-        self, tries: Tries, exchange: Exchange, path: str, callbacks: tuple[str, ...]
+        self, failover: Failover, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
         """The recorded answer.
 
@@ -204,7 +203,7 @@ class Replay:
         if "refused" in entry:
             raise RefusedError(*entry["refused"])
         # What was asked for in the agent's name is taken out of the answer once more.
-        exchange.body_for(tries.take().model, entry.get("callbacks", ()))
+        exchange.body_for(failover.take().model, entry.get("callbacks", ()))
         if "status" not in entry:
             await asyncio.Event().wait()  # as then: until the client hangs up
         return _Replayed(entry)

@@ -66,7 +66,7 @@ class WholeAnswer(NamedTuple):
     choices: list[dict[str, Raw]]
 
 
-def is_plain_chunk(data: bytes) -> bool:
+def is_normal_chunk(data: bytes) -> bool:
     """Whether a chunk has the one form, of choice 0, without a tool call, an end or an error."""
     try:
         _read_chunk(data)
@@ -87,7 +87,7 @@ def open_whole(body: bytes) -> WholeAnswer:
     return WholeAnswer(body, fields, read_objects(fields["choices"]))
 
 
-def is_plain_answer(answer: WholeAnswer) -> bool:
+def is_normal_answer(answer: WholeAnswer) -> bool:
     """Whether an unstreamed answer has the one form, of one choice."""
     if len(answer.choices) != 1 or bytes(answer.fields.get("error", _NULL)) != b"null":
         return False
