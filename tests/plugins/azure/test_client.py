@@ -73,18 +73,20 @@ async def test_no_service_holds_a_run_for_years(asking, waits, far):
     assert waits == [300.0]
 
 
-async def test_nor_does_its_sdk_for_deployments(azure, sft, monkeypatch):
-    from agl_azure import management
+async def test_nor_does_its_sdk_for_deployments(azure, sft, monkeypatch, tmp_path):
+    from agl_azure import deployments
     from agl_azure.client import Keys
+    from agl_learning.run.notes import Notes
 
     from .conftest import Login
 
-    monkeypatch.setattr(management, "MAX_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(deployments, "MAX_PAUSE_SECONDS", 0.01)
     azure.busy, azure.retry_after = 1, "1000000000"
-    deployments = management.Management(sft(), Keys(azure.key, Login(azure.token)))
-    assert await deployments.models() == {"base": "gpt-base-2026-01-01"}
+    keys = Keys(azure.key, Login(azure.token))
+    asking = deployments.Deployments(sft(), keys, Notes(tmp_path))
+    assert await asking.models() == {"base": "gpt-base-2026-01-01"}
     assert azure.busy == 0
-    await deployments.close()
+    await asking.close()
 
 
 async def test_a_wait_that_is_too_long_ends_with_what_it_is_like(asking, waits):

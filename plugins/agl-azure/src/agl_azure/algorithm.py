@@ -85,20 +85,17 @@ class AzureSFT(AzureOptions, PaidTraining):
             from agl_azure.client import Keys
             from agl_azure.deployments import Deployments
             from agl_azure.jobs import Jobs
-            from agl_azure.management import Management
-            from agl_azure.service import AzureService
         except ImportError as error:
             raise not_installed(self.name, "agl-azure", error) from None
         session, key = self.session, self.api_key or os.environ.get("AZURE_OPENAI_API_KEY") or None
         self._keys = Keys(key, self.credential)
-        service, management = AzureService(self, self._keys), Management(self, self._keys)
-        self.opened.push_async_callback(management.close)
-        self.opened.push_async_callback(service.close)
-        self._jobs = Jobs(service, self.notes, session.records, session.run_id, self.seed)
-        self._deployments = Deployments(management, self.notes)
-        self.opened.push_async_callback(self._prune)
-        await service.check()
-        names = await management.models()
+        of_run = (self.notes, session.records, session.run_id, self.seed)
+        self._jobs = Jobs(self, self._keys, *of_run)
+        self._deployments = Deployments(self, self._keys, self.notes)
+        for close in (self._deployments.close, self._jobs.close, self._prune):
+            self.opened.push_async_callback(close)
+        await self._jobs.check()
+        names = await self._deployments.models()
         if self.base_deployment not in names:
             raise ConfigError(
                 f"AzureSFT: there is no deployment {self.base_deployment!r} in "

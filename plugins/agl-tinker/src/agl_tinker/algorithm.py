@@ -37,6 +37,8 @@ from agl_learning.advantages.weighing import (
     is_solved,
     weigh,
 )
+from agl_learning.collect.prompt_checks import unknown_token_id
+from agl_learning.collect.step_metrics import why_nothing
 from agl_learning.reports.report import warn_of_gap
 from agl_learning.selection import select_best
 from agl_learning.trainer.billing import Bill, PaidTraining
@@ -44,13 +46,13 @@ from agl_learning.trainer.options import Evaluation, Lora
 from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.provider_errors import not_installed
 from agl_models.versions import MODEL_NAME, Served, Version
+from agl_records.training_data import TrainedModel
 from agl_runs.options import Count, Name, NotNegative, Share
 from agl_tinker.data import Loss, batches, example_of_row
 
 if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_learning.run.notes import Note
-    from agl_records.training_data import TrainedModel
     from agl_tinker.service import Saved, TinkerService
 
 logger = logging.getLogger("agl.tinker")
@@ -155,18 +157,12 @@ class Tinker(PaidTraining, WeighingOptions):
             self._limit = min(self.max_model_tokens, self._limit or self.max_model_tokens)
         return Version(0, self.base_model)
 
-    def trained_model(self) -> "TrainedModel":
+    def trained_model(self) -> TrainedModel:
         """The model behind the bridge, with its vocabulary once the tokenizer is there."""
-        from agl_learning.collect.prompt_checks import unknown_token_id
-        from agl_records.training_data import TrainedModel
-
-        tokenizer = self._loaded_tokenizer
-        if tokenizer is None:
+        if (tokenizer := self._loaded_tokenizer) is None:
             return TrainedModel(name=MODEL_NAME)
-        unknown = unknown_token_id(tokenizer)
-        return TrainedModel(
-            name=MODEL_NAME, vocabulary_size=len(tokenizer), unknown_token_id=unknown
-        )
+        known = {"vocabulary_size": len(tokenizer), "unknown_token_id": unknown_token_id(tokenizer)}
+        return TrainedModel(name=MODEL_NAME, **known)
 
     def forced_sampling(self) -> Mapping[str, Any]:
         """The whole softmax, where the loss takes recorded log-probabilities for the model's."""
@@ -201,8 +197,6 @@ class Tinker(PaidTraining, WeighingOptions):
                 seed=self.seed,
                 make=lambda row: example_of_row(row, [1.0] * len(row.call_ids)),
             )
-        from agl_learning.collect.step_metrics import why_nothing
-
         examples = [
             example_of_row(one.row, [advantage.value for advantage in one.advantages])
             for one in weigh(collected, self)
