@@ -138,10 +138,6 @@ async def decide(
     """Run both on held-out tasks until it is decided.
 
     Args:
-        evaluator: Has the tasks.
-        seed: What is there.
-        challenger: What would replace it.
-        rule: When it does.
         max_pairs: What the budget allows; None for what is planned.
 
     Raises:

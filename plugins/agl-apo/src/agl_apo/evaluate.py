@@ -230,8 +230,6 @@ class Evaluator:
 
         Args:
             candidate: The first prompt.
-            split: Where.
-            hint: See ``stop``.
 
         Raises:
             AlgorithmError: Too many of its evaluations failed; says why.

@@ -24,7 +24,6 @@ def split_datasets(
 
     Args:
         owner: What messages begin with.
-        train_dataset: Of the search.
         val_dataset: Those of it that are no copies, and not in the other, are held out.
         tells: Whether the log says how many are not.
 

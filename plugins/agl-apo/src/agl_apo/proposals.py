@@ -32,7 +32,6 @@ class Proposer:
         """Edited prompts that can be tried; why others cannot is recorded.
 
         Args:
-            number: Of the round.
             beam: What is edited.
             known: All candidates so far.
 
@@ -124,8 +123,6 @@ async def experiment(session: SearchSession, score: Score | NoScore, target: str
     """What models are shown of an evaluation: ``task``, ``reward`` or ``failure``, ``messages``.
 
     Args:
-        session: The run.
-        score: What came of it.
         target: The prompt that is to be improved; if an agent is named for it, only that one's
             calls are shown.
     """

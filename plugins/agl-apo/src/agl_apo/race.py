@@ -61,10 +61,8 @@ async def race(
     """The best candidates, best first; none where no candidate can be judged any more.
 
     Args:
-        evaluator: Runs them.
         candidates: All of the run that can be judged, by age; of equal ones the older wins.
         parents: Those that this round's candidates were made of.
-        sizes: How much to run.
     """
     await evaluator.extend(candidates, "search", range(sizes.step))
     candidates = _working(evaluator, candidates)

@@ -140,8 +140,6 @@ class SearchSession:
         """A candidate made of edits, recorded and published; None when it cannot be tried.
 
         Args:
-            candidate_id: Its id.
-            parent: What was edited.
             edits: Target -> its new text; none when no model gave one.
             known: All candidates so far; a repetition is dropped.
             why_none: The reason for none.

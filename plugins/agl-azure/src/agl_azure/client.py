@@ -72,12 +72,7 @@ class NotYetError(Exception):
 
 
 class AzureClient:
-    """What asks Azure for something.
-
-    Args:
-        options: Of the resource.
-        keys: What opens it.
-    """
+    """What asks Azure for something."""
 
     def __init__(self, options: AzureOptions, keys: Keys) -> None:
         self.options, self.keys = options, keys
@@ -87,7 +82,6 @@ class AzureClient:
 
         Args:
             doing: What is tried, and on which thing: ``upload 'a.jsonl' to https://...``.
-            answer: Of the SDK.
 
         Raises:
             AglError: The one of ``refusal``.
@@ -103,7 +97,6 @@ class AzureClient:
         Args:
             look: Raises ``NotYetError`` until it is so, and another one when it never will be.
             what: What is waited for, after "wait for".
-            seconds: For how long.
 
         Raises:
             AglError: ``look`` or the service says no.

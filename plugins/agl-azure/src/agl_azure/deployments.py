@@ -40,9 +40,7 @@ class Deployments(AzureClient):
     """Those of one run, through Azure's SDK for its management address.
 
     Args:
-        options: Of the resource.
         keys: With a login.
-        notes: Of the run.
     """
 
     def __init__(self, options: AzureOptions, keys: Keys, notes: "Notes") -> None:

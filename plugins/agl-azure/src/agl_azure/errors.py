@@ -74,7 +74,6 @@ def refusal(doing: str, error: BaseException, secrets: Collection[str]) -> AglEr
 
     Args:
         doing: What was tried, and on which thing: ``upload 'a.jsonl' to https://...``.
-        error: What the SDK raised.
         secrets: What must not be in the message.
 
     Returns:
@@ -95,7 +94,6 @@ def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) ->
     """The error for a job that ended without a model.
 
     Args:
-        job_id: Which.
         status: ``failed`` or ``cancelled``.
         error: The job's own, with ``code`` and ``message``, or None.
         events: Last messages of the job, newest last.

@@ -42,12 +42,8 @@ class Jobs(AzureClient):
     """Those of one run, through the ``openai`` package.
 
     Args:
-        options: Of the resource.
-        keys: What opens it.
-        notes: Of the run.
         records: Of the run; they say whether rollouts were given up.
         run_id: Of the run; in the names of its files.
-        seed: Of every job.
     """
 
     def __init__(

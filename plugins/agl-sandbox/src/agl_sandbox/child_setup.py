@@ -70,9 +70,6 @@ class Enclosure:
     """Puts the process that is forked next into fresh namespaces, as the first one there.
 
     When that process ends, the kernel ends all others in its namespace.
-
-    Args:
-        kinds: Which namespaces.
     """
 
     def __init__(self, kinds: Sequence[Namespace]) -> None:

@@ -100,7 +100,6 @@ class DockerSandbox(JsonSandbox):
         self._network = network
 
     async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
-        """See ``Sandbox.start``."""
         await asyncio.to_thread(self._check_daemon)
         self._shipment = shipping.pack(agent, tracer, by_name=True)
         with probe.prey([*PUBLIC_VARIABLES, *self._env], has_own=True) as goals:
@@ -122,7 +121,6 @@ class DockerSandbox(JsonSandbox):
         self.findings = found
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
-        """See ``JsonSandbox.run``."""
         targets = [*self._connect, *targets_of(attempt["resources"])]
         payload = {"attempt": attempt, "shipment": self._shipment}
         return await self._call(payload, targets, on_message, name_of(attempt))
@@ -134,8 +132,6 @@ class DockerSandbox(JsonSandbox):
         """What runs one attempt.
 
         Args:
-            name: Of the container.
-            routes: Where it may connect to.
             sockets: The folder with the sockets that lead there.
         """
         options = ["run", "--rm", "--interactive", "--init", "--name", name, *self._limits]

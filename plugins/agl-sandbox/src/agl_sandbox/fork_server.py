@@ -168,7 +168,6 @@ class ForkServer(ForkServerClient):
     Args:
         work: Done in the child: payload and ``ask`` -> result. What ``ask`` sends is answered by
             ``on_message`` of the call.
-        enclose: See ``agl_sandbox.forked_worker.Enclose``.
     """
 
     def __init__(self, work: Work, enclose: Enclose | None = None) -> None:

@@ -145,8 +145,6 @@ def serve(
 
     Args:
         control: What ``ForkServerClient`` writes to.
-        work: Done in a fresh child for each call.
-        enclose: See ``Enclose``.
         is_parent_alive: Asked now and then; when it is not, this process ends.
     """
     for number in (signal.SIGINT, signal.SIGTSTP):
@@ -337,13 +335,7 @@ def _work(sock: socket.socket, work: Work) -> NoReturn:
 def answer_call(
     work: Work, receive: Callable[[], dict[str, Any]], send: Callable[[bytes], object]
 ) -> NoReturn:
-    """Do the work of the call that comes, answer it, and end this process.
-
-    Args:
-        work: What is done.
-        receive: Waits for a message.
-        send: Sends a frame.
-    """
+    """Do the work of the call that comes, answer it, and end this process."""
     asking = threading.Lock()
 
     def ask(message: Any) -> Any:

@@ -49,7 +49,6 @@ class ProcessGrader(Grader):
         self.fork_server = ForkServer(lambda payload, ask: _grade(method, payload))
 
     def question(self, input: TaskInput) -> str:
-        """See ``Grader.question``."""
         try:
             parts = {"task": without_private(input), "private": private_of(input)}
             return json.dumps(parts, allow_nan=False)
@@ -57,7 +56,6 @@ class ProcessGrader(Grader):
             raise GraderError(f"a task that is graded must be JSON: {describe(error)}") from None
 
     async def grade(self, question: str, artefact: Artefact, seconds: float) -> Outcome:
-        """See ``Grader.grade``."""
         result = json.loads(artefact.text)
         graded: Attributes = {
             Key.GRADED: True,

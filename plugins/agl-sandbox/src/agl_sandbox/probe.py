@@ -75,11 +75,7 @@ def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, An
 
 
 def try_all(goals: Mapping[str, Any]) -> Findings:
-    """Try everything, in the process of an attempt.
-
-    Args:
-        goals: From ``prey``.
-    """
+    """Try everything, in the process of an attempt."""
     folder = goals["folder"]
     # In another namespace of processes the runner's number is another's; 1 is even this one's.
     is_runner = _birth(folder) == goals["birth"]

@@ -177,7 +177,6 @@ class ProcessSandbox(JsonSandbox):
     # --- the contract
 
     async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
-        """See ``Sandbox.start``."""
         self._shipment = shipping.pack(agent, tracer)
         self._launching = asyncio.Lock()
         clean = await self._running()
@@ -193,7 +192,6 @@ class ProcessSandbox(JsonSandbox):
         self.findings = found
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
-        """See ``JsonSandbox.run``."""
         clean = await self._running()
         try:
             targets = [*self._connect, *targets_of(attempt["resources"])]
@@ -204,7 +202,6 @@ class ProcessSandbox(JsonSandbox):
             raise CallFailedError(f"its sandbox is gone: {error}") from error
 
     def close(self) -> None:
-        """See ``Sandbox.close``."""
         clean, self._clean = self._clean, None
         if clean is not None:
             clean.end()

@@ -39,7 +39,6 @@ class JsonSandbox(Sandbox):
     async def call(
         self, rollout: AttemptedRollout, resources: NamedResources, store: AttemptStore
     ) -> Any:
-        """See ``Sandbox.call``."""
         plain = {
             name: value.with_attempted_rollout(rollout) if isinstance(value, ProxyLLM) else value
             for name, value in resources.items()
@@ -146,7 +145,6 @@ def run_attempt(
     """Run one attempt in this process, which is its own, and ends after it.
 
     Args:
-        agent: The agent.
         tracer: Initialised, with no store.
         attempt: From ``JsonSandbox.run``.
         ask: Sends a message out, and waits for the answer.

@@ -23,8 +23,6 @@ def pack(agent: LitAgent[Any], tracer: Tracer, *, by_name: bool = False) -> dict
     module.
 
     Args:
-        agent: The agent.
-        tracer: The tracer.
         by_name: The agent's name goes first.
 
     Raises:

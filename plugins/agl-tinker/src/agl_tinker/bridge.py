@@ -43,7 +43,6 @@ class Bridge(ModelApp[TinkerRequest]):
     """The ASGI application.
 
     Args:
-        sampler: Answers.
         tokenizer: With a chat template.
         version: Of the weights; part of every answer.
         max_model_tokens: Prompt and answer together; None where nobody knows.

@@ -26,7 +26,6 @@ def example_of_row(row: "TrainingRow", per_call: Sequence[float]) -> dict[str, A
     What follows the last call is left out: it would change nothing, and be paid for.
 
     Args:
-        row: As recorded.
         per_call: The advantage, or weight, of each of its calls.
 
     Returns:
@@ -80,7 +79,6 @@ def logprob_gap(
     """Mean distance in nats between recorded log-probabilities and the model's, trained tokens.
 
     Args:
-        examples: As sent.
         logprobs: Per example the model's, of its targets.
     """
     gaps = [

@@ -111,7 +111,6 @@ class TinkerService:
 
         Args:
             examples: Of ``data.example_of_row``.
-            loss: Which.
             adam: Of ``tinker.AdamParams``.
 
         Returns:
@@ -190,7 +189,6 @@ class TinkerService:
 
         Args:
             doing: What is tried, for the message.
-            call: Of the SDK.
 
         Raises:
             ConfigError: Key, billing or model will not do.
@@ -212,12 +210,7 @@ class TinkerService:
 
 
 class Sampler:
-    """Answers from one version of the weights; usable from any event loop.
-
-    Args:
-        client: Tinker's.
-        service: That has it.
-    """
+    """Answers from one version of the weights; usable from any event loop."""
 
     def __init__(self, client: tinker.SamplingClient, service: TinkerService) -> None:
         self._client, self._service = client, service
@@ -228,8 +221,6 @@ class Sampler:
         """Answers to a prompt; each with its tokens, the one that ended it included.
 
         Args:
-            prompt_token_ids: The whole prompt.
-            num_samples: How many.
             parameters: Of ``tinker.SamplingParams``.
 
         Raises:

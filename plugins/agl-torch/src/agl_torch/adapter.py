@@ -33,7 +33,6 @@ def fingerprint(*models: Any, dtype: str | None = None) -> str:
     """The first half of the SHA-256 of all weights, in the order of their names.
 
     Args:
-        models: Whose weights.
         dtype: What they are rounded to before; None takes them as they are. In ``bfloat16`` they
             are the same whether a model was loaded in float32 or in bfloat16.
     """
@@ -108,8 +107,6 @@ def add_adapter(model: Any, lora: Lora, base: str | Path, checkpoint: Path | Non
     """Put one on a model, in place; from then on it is all that is trained and saved.
 
     Args:
-        model: Of ``transformers``.
-        lora: Its form.
         base: Where the model can be loaded again; stands in checkpoints.
         checkpoint: Has the adapter's weights; None begins anew.
 

@@ -44,8 +44,6 @@ def save_model(model: Any, folder: Path, dtype: str | None = None) -> None:
     """Write the weights as safetensors, without the progress bar that transformers draws.
 
     Args:
-        model: Of ``transformers``.
-        folder: Where.
         dtype: None leaves them as they are; to 16 bits, wide ones are rounded by chance.
     """
     narrow: dict[str, Any] = {}

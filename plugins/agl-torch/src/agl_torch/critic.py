@@ -33,7 +33,6 @@ class Critic(torch.nn.Module):
         """Of the N sampled tokens of some rows, row after row; with gradient.
 
         Args:
-            rows: At least one.
             hidden_N_H: The policy's states before them; a network of its own needs none.
         """
         if self.trunk is not None:

@@ -131,9 +131,6 @@ class Sampler:
         Nothing forces a kernel to compute every row of one shape alike, though those that we know
         do.
 
-        Args:
-            rows: ``batch_rows``.
-
         Raises:
             ConfigError: They do not.
         """
@@ -188,11 +185,7 @@ class Sampler:
 
     @torch.no_grad()
     def step(self, may_join: bool = True) -> list[Running]:
-        """Give every sequence one token, and another to those that join; returns what is over now.
-
-        Args:
-            may_join: Whether those that wait may.
-        """
+        """Give every sequence one token, and another to those that join; returns what is over."""
         begun = len(self._running)
         if may_join:
             self._join()

@@ -96,8 +96,6 @@ class Learner:
         model: Changed in place; its weights are float32, as small steps get lost in 16 bits. Kept
             in evaluation mode, so that log-probabilities are those of sampling: dropout, where a
             model has any, stays off.
-        options: See ``LearnerOptions``.
-        objective: Of the algorithm.
         seed: Of the order of minibatches.
         reference: The frozen start; None copies the model, if it is needed at all.
         critic: With it, samples have returns and values.
@@ -157,7 +155,6 @@ class Learner:
 
         Args:
             samples: At least one. Their weights are set here.
-            factor: Of the learning rates.
 
         Returns:
             ``loss/total``, ``loss/policy``, ``entropy``, ``kl``, ``clip_fraction`` and

@@ -77,10 +77,7 @@ def estimate(
     """Bytes per part; see the module.
 
     Args:
-        options: Of an algorithm of agl-torch.
-        model: That is trained.
         critic: Where it is a model of its own, and no copy of the other.
-        teacher: Where there is one.
         dtype: In which the model computes; None takes that of the options.
     """
     number = 2.0 if (dtype or options.dtype) == "bfloat16" else 4.0
@@ -144,7 +141,6 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
     """Refuse a run that will hardly fit.
 
     Args:
-        options: Of an algorithm of this package.
         model: A folder or a name; or one that has been loaded, and takes no more for its weights.
         device: None takes a GPU if there is one.
 

@@ -53,7 +53,6 @@ class Schedule(Group):
         """What the learning rate of the next update is multiplied by.
 
         Args:
-            done: Updates before it.
             steps: Of the run; those that train nothing are no updates, so that the end may not be
                 reached.
 
@@ -238,10 +237,6 @@ def need(who: str, package: str, extra: str) -> None:
 def check_learner(owner: str, options: Any) -> None:
     """Refuse options that would do nothing beside the others, or need what is not installed.
 
-    Args:
-        owner: Whose they are.
-        options: Of ``PolicyTraining``.
-
     Raises:
         ConfigError: It names the option, and what it would need.
     """
@@ -259,9 +254,6 @@ def check_learner(owner: str, options: Any) -> None:
 
 def check_clip(options: Any) -> None:
     """Refuse bounds that are too wide, and warn of those that hold nothing.
-
-    Args:
-        options: Of ``PolicyTraining``.
 
     Raises:
         ConfigError: Nothing bounds the weights of tokens that older weights sampled.

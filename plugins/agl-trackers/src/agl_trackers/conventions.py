@@ -25,7 +25,6 @@ def call_attributes(call: ModelCall, records: Sequence[Span]) -> Attributes:
     """What both conventions say of a call.
 
     Args:
-        call: The call.
         records: The spans that recorded it, the best first.
     """
     asked = [clean(message) for message in call.messages]

@@ -19,7 +19,6 @@ class Following:
     """Gives each rollout once, some time after its end; those before the run are not looked at.
 
     Args:
-        store: Where they are.
         run_id: Of the run; rollouts that say no run are taken as well.
     """
 
@@ -88,10 +87,8 @@ async def ended_rollouts(
     """Rollouts of a step that have ended, evenly from all of it, as they were queued.
 
     Args:
-        store: Where they are.
         run_id: Of the run; rollouts that say no run are taken as well.
         step: Which; None for a run without steps, of which the newest are taken.
-        most: At most so many.
         since: A rollout that says no step is taken where it ended after this time.
     """
     found: list[AttemptedRollout] = []

@@ -10,11 +10,7 @@ MOST = 4
 
 
 class Staging:
-    """Folders beside checkpoints with hard links to their files, which so outlive these.
-
-    Args:
-        name: Of the tracker.
-    """
+    """Folders beside checkpoints with hard links to their files, which so outlive these."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -66,10 +66,8 @@ def trace_of(
     out.
 
     Args:
-        rollout: Whose it is.
         attempt: The attempt; it has ended.
         spans: Of the attempt, as stored.
-        resource: Who sends.
     """
     spans = in_time(spans)
     identity = sha256(f"{rollout.rollout_id}/{attempt.attempt_id}".encode()).hexdigest()

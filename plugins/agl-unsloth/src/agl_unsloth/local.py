@@ -276,13 +276,9 @@ def write_card(
     """Write ``README.md`` as hubs read it.
 
     Args:
-        folder: Of the version.
         base: What it was trained from.
-        number: Of the version.
         run: Algorithm, folder and id of the run.
         data: What was trained on: counts, rewards, where it lies.
-        training: Metrics of the training.
-        options: Of the training.
     """
     tables = {"Run": run, "Data": data, "Training": training, "Options": options}
     sections = "\n\n".join(f"## {title}\n\n{_table(values)}" for title, values in tables.items())

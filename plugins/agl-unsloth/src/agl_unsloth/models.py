@@ -114,9 +114,6 @@ def estimate(
     """Bytes per part; see the module.
 
     Args:
-        size: Of the model.
-        options: Of the training.
-        is_gpu: Whether it trains on a GPU.
         pairs: Whether an example is two rows (DPO).
     """
     rows = options.batch_size * (2 if pairs else 1)

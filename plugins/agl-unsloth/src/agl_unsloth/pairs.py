@@ -43,7 +43,6 @@ def select_pairs(
     several calls these are the calls up to the one at which the ways part.
 
     Args:
-        collected: Of one iteration.
         pairing: See ``preference_pairs``.
         min_gap: See ``preference_pairs``.
         max_length: Of prompt and answer, in tokens; None for no limit.

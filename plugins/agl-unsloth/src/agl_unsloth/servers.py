@@ -106,10 +106,7 @@ async def serve(
     """A block in which a version answers.
 
     Args:
-        version: Of the model.
         server: Whose type is ``vllm``, ``torch``, or an address.
-        log: Gets what the server writes.
-        seed: Of draws.
         deterministic: Whether answers shall depend on their requests alone.
 
     Raises:

@@ -66,7 +66,6 @@ class TokenBackend(ModelApp[VerlRequest]):
     """Answers out of verl's rollout servers.
 
     Args:
-        serving: The model.
         api_key: What requests must carry; None takes all.
     """
 

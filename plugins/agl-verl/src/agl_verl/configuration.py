@@ -209,7 +209,6 @@ def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
     """Set what an algorithm's name stands for, where the configuration does not say otherwise.
 
     Args:
-        config: Checked.
         algorithm: None takes ``algorithm.adv_estimator`` as the name, or ``grpo``.
 
     Returns:

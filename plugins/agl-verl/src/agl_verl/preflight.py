@@ -31,11 +31,7 @@ class Needs:
 
 
 def needs(config: Any) -> Needs:
-    """What a configuration asks of Ray.
-
-    Args:
-        config: verl's whole configuration.
-    """
+    """What a configuration asks of Ray."""
     ranks = int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
     rollout = config.actor_rollout_ref.rollout
     separate = config.trainer.v1.trainer_mode == "separate_async"
@@ -97,7 +93,6 @@ def check_cluster(config: Any, found: Mapping[str, float]) -> None:
     """Compare what the connected cluster has with what the run needs.
 
     Args:
-        config: verl's whole configuration.
         found: ``ray.cluster_resources()``.
 
     Raises:

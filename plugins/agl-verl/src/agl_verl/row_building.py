@@ -77,10 +77,7 @@ def to_row(
 
     Args:
         row: It has a reward for each of its calls.
-        session: Which copy of the task.
-        number: Which row of the rollout.
         reward: Of the rollout.
-        rewards: Its dimensions.
     """
     start = row.call_ranges[0][0]
     end = row.call_ranges[-1][1]

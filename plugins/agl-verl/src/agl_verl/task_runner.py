@@ -18,9 +18,7 @@ class AglTaskRunner:
         """Train to the end.
 
         Args:
-            config: verl's whole configuration.
             link: Handle of the ``Link`` to the algorithm.
-            options: Of agl.
 
         Raises:
             AlgorithmError: Nothing to train on came any more.

@@ -80,7 +80,6 @@ def estimate(
         name: One of ``agl_learning.ESTIMATORS``.
         token_level_rewards: ``(B, L)``, with KL penalties if verl is told to subtract them.
         response_mask: ``(B, L)``; less than the trajectories' where tokens were rejected.
-        config: The section ``algorithm``.
 
     Returns:
         Advantages and returns, ``(B, L)``.

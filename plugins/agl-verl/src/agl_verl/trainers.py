@@ -114,7 +114,6 @@ def trainer_class(config: Any, given: Any = None) -> type:
     """The class that trains.
 
     Args:
-        config: verl's whole configuration.
         given: In the place of the one that ``trainer.v1.trainer_mode`` names: a subclass of verl's
             ``PPOTrainer``, or its path.
 
