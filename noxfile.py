@@ -88,6 +88,9 @@ PLUGINS = sorted(name for name, path in FOLDERS.items() if path.parent.name == "
 SOURCES = os.pathsep.join(str(path / "src") for path in FOLDERS.values())
 TRACKED = "agl-trackers[otlp,tensorboard]"
 TRACKERS = "agl-trackers[mlflow,otlp,tensorboard,trackio,wandb]"
+SITE = ["sphinx==9.0.4", "myst-parser==5.2.0", "shibuya==2026.7.12", "sphinx-copybutton==0.5.2"]
+SITE += ["sphinx-external-toc==1.1.0", "sphinx-llms-txt==0.7.1", "textstat==0.7.8", "setuptools<81"]
+MERMAID = "mermaid@11.17.2"
 PHOENIX = "arize-phoenix==20.26.1"
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
 EXTRAS += [TRACKED, "agl-postgres[server]"]
@@ -582,6 +585,21 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The site, in build/docs/html: pages, every public name, search, llms.txt; nothing of a CDN.
+
+    It needs npm for the one script that draws diagrams.
+    """
+    install(session, TORCH, "agl-core[bench]", *PLUGINS, "agl-testing", *SITE)
+    folder = Path(session.create_tmp()).resolve()
+    session.run("npm", "pack", "--silent", MERMAID, f"--pack-destination={folder}", external=True)
+    [packed] = folder.glob("mermaid-*.tgz")
+    shutil.unpack_archive(packed, folder, filter="data")
+    script = folder / "package/dist/mermaid.min.js"
+    session.run("python", "-W", "ignore", "docs/site.py", "build/docs", str(script), env=QUIET)
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Build every package to a wheel and a source archive in dist/."""
     session.install("build")
@@ -597,7 +615,7 @@ NIGHTLY = (
         (name,)
         for name in ("vllm", "containers", "peer", "tracers", "trackers", "examples", "calc-x")
     ),
-    *((name,) for name in ("ui", "pythons", "benchmarks", "crash", "resume")),
+    *((name,) for name in ("ui", "docs", "pythons", "benchmarks", "crash", "resume")),
 )
 
 
@@ -621,6 +639,7 @@ def nightly(session: nox.Session) -> None:
     examples           the agents of examples/ with their frameworks, and what trains them
     calc-x             the AutoGen agent learns with the real verl
     ui                 the web page in a real Chromium
+    docs               the site: broken links, and pages that docs/toc.yml does not name
     pythons            the core on Python 3.12 and 3.13
     benchmarks         each once and short, with 0.3.0 and another tree beside it
     crash              200 kills of server and runners under load

@@ -138,7 +138,7 @@ class Tracer(ParallelWorkerBase, ABC):
 
     @contextlib.contextmanager
     def lifespan(self, store: "LightningStore | None" = None) -> Generator["Tracer"]:
-        """``init`` and ``init_worker`` before, the two ``teardown``s after."""
+        """``init`` and ``init_worker`` before, ``teardown_worker`` and ``teardown`` after."""
         self.init()
         self.init_worker(0, store)
         try:
