@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl_records.ledger.documents import query_parts
+from agl_records.ledger.ledger import load_parts
 from agl_records.ledger.tables import as_json, read_accounts
 from agl_runs.folders import known_run
 from agl_runs.store import get_run
@@ -99,7 +99,7 @@ async def _count(out: Path) -> Counter[str]:
         wrong["repeated"] += sum(done.values()) - len(done)
         trained = Counter(
             item.key
-            for part in await query_parts(store, lost=False)
+            for part in await load_parts(store)
             for item in part.trained
             if item.kind == "call"
         )

@@ -14,7 +14,8 @@ import agl
 from agl_learning.reports.report import Report
 from agl_learning.run.checkpoint import Progress, making
 from agl_learning.run.folder import begin_generation, hold_run, mark_lost, read_generation
-from agl_records.ledger.documents import put_parts, query_parts
+from agl_records.ledger.documents import put_parts
+from agl_records.ledger.ledger import load_parts
 from agl_records.ledger.tables import Accounts, as_json, read_accounts
 from agl_records.types import LedgerPart
 from agl_runs.store import query_runs
@@ -239,7 +240,7 @@ async def test_what_a_start_went_back_behind_does_not_count(memory_store) -> Non
         return LedgerPart(rollout_id=rollout.rollout_id, **about)
 
     async def counting(run_id: str) -> list[tuple[int | None, int]]:
-        parts = await query_parts(memory_store, run=run_id, lost=False)
+        parts = await load_parts(memory_store, run=run_id)
         return [(one.step, one.generation) for one in parts]
 
     await put_parts(memory_store, [part(run, step, 1) for run in "ab" for step in (1, 2, 3)])

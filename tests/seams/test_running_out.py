@@ -12,7 +12,7 @@ import pytest
 from tests import fork_server
 from tests.stores import opened
 
-from agl_records.ledger.documents import query_parts
+from agl_records.ledger.ledger import load_parts
 from agl_runs.store import query_runs
 
 pytest.importorskip("torch")
@@ -69,7 +69,7 @@ def steps_of(metrics: Iterable[str]) -> list[int]:
 async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
     async with opened(folder / "store.db") as store:
         runs = await query_runs(store)
-        items = [one for part in await query_parts(store, lost=False) for one in part.trained]
+        items = [one for part in await load_parts(store) for one in part.trained]
         trained = [one.key for one in items if one.kind == "call"]
         assert len(trained) == len(set(trained))
     return [(one.outcome, one.error) for run in runs for one in run.generations]

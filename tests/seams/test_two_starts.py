@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_records.ledger.documents import query_parts
+from agl_records.ledger.ledger import load_parts
 from agl_runs.store import query_runs
 
 from .scene import Scene
@@ -63,7 +63,7 @@ async def test_a_start_that_another_one_has_replaced_writes_nothing_and_says_so(
 
     async def written() -> list[int]:
         counts = await store.statistics()
-        parts = await query_parts(store)
+        parts = await load_parts(store, lost=None)
         return [counts["total_rollouts"], counts["total_resources"], len(parts)]
 
     def start(scene: Scene, **options: object) -> "subprocess.Popen[bytes]":

@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from filling.world import Shape
 from filling.writing import fill_store
 
-from agl_records.ledger.documents import put_parts, query_parts
+from agl_records.ledger.documents import put_parts
+from agl_records.ledger.ledger import load_parts
 
 SHAPE = Shape(rollouts=60, runs=2, groups=2, group_size=5)
 
@@ -38,7 +39,7 @@ async def read_all(path: Path) -> list[tuple[Any, list[Any], list[Any], list[Any
         for rollout in await store.query_rollouts():
             of = rollout.rollout_id
             attempts, spans = await store.query_attempts(of), await store.query_spans(of)
-            parts = await query_parts(store, rollout_id_in=[of])
+            parts = await load_parts(store, [of], lost=None)
             found.append((rollout, list(attempts), list(spans), list(parts)))
         return found
 

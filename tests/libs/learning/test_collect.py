@@ -12,8 +12,7 @@ from agl.errors import AlgorithmError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import EnqueueRolloutRequest, Failure
 from agl_learning.collect.collector import Collector
-from agl_records.ledger.documents import query_parts
-from agl_records.ledger.ledger import Ledger
+from agl_records.ledger.ledger import Ledger, load_parts
 from agl_records.types import LedgerError
 from agl_runs.failures import Failures
 from agl_testing.store_steps import span_of
@@ -157,7 +156,7 @@ async def test_what_dead_starts_took_along_is_no_try_of_a_later_one(store):
     with pytest.raises(LedgerError, match=rf"2 rollouts.*{collected.lost[0].rollout.rollout_id}"):
         await agl.save_ledger(store, collected.ledger, counted)
     await agl.save_ledger(store, collected.ledger, collected.rollouts)
-    assert len(await query_parts(store)) == 2
+    assert len(await load_parts(store, lost=None)) == 2
 
 
 async def test_requests_of_any_kind_come_back_in_order_and_late_ones_are_cancelled(store):

@@ -1,12 +1,9 @@
 """What a killed run finds again: whole notes, records of what it collected, nothing else."""
 
-import os
-
 import pytest
 from tests.interpreter import python
 
 import agl
-from agl_learning.reports.json_lines import write_lines
 from agl_learning.run.folder import Generation
 from agl_learning.run.notes import Notes
 from agl_learning.run.records import Record, Records
@@ -51,12 +48,6 @@ def test_a_note_is_on_the_disk_when_append_returns(tmp_path):
     )
     assert python("-c", program, tmp_path).returncode == -9
     assert Notes(tmp_path).last("job") == {"event": "job", "version": 1}
-
-
-def test_lines_are_there_whole(tmp_path):
-    write_lines(tmp_path / "new/examples.jsonl", [{"a": [1, 2]}, {"a": []}])
-    assert (tmp_path / "new/examples.jsonl").read_text() == '{"a": [1, 2]}\n{"a": []}\n'
-    assert os.listdir(tmp_path / "new") == ["examples.jsonl"]
 
 
 async def test_what_is_drawn_anew_has_other_keys_and_no_records(memory_store):

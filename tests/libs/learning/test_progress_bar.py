@@ -2,13 +2,13 @@
 
 from tests.interpreter import python
 
-from agl_learning.reports.progress_bar import Bar, working
+from agl_learning.reports.progress_bar import Bar
 
 DRAW = """
 import logging, agl
-from agl_learning.reports.progress_bar import Bar, working
+from agl_learning.reports.progress_bar import Bar
 agl.setup_logging()
-with Bar("grpo", 4, reward="") as bar, Bar("apo", None), working("loading"):
+with Bar("grpo", 4, reward="") as bar, Bar("apo", None):
     bar.update(1, reward="reward 0.5")
     logging.getLogger("agl.x").info("a line of the log")
     bar.update(3)
@@ -35,7 +35,7 @@ def test_bar_that_is_not_to_be_shown_shows_nothing(capsys, monkeypatch):
     with Bar("grpo", 4, shows=False) as bar:
         bar.update(4)
     monkeypatch.delenv("FORCE_COLOR")
-    with Bar("grpo", 4) as bar, working("loading"):
+    with Bar("grpo", 4) as bar:
         bar.update(4)
         assert not bar.is_seen
     assert capsys.readouterr().err == ""

@@ -6,8 +6,8 @@ import pytest
 
 import agl
 from agl.types import Document
-from agl_records.ledger.documents import count_parts, each_part, put_parts, query_parts
-from agl_records.ledger.ledger import Ledger
+from agl_records.ledger.documents import count_parts, each_part, put_parts
+from agl_records.ledger.ledger import Ledger, load_parts
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
     Advantage,
@@ -84,7 +84,7 @@ async def test_an_imbalance_is_not_stored(memory_store):
     ledger.add_call(call("a", rollout_id, attempt_id))
     with pytest.raises(LedgerError, match="in no bin"):
         await agl.save_ledger(memory_store, ledger, await memory_store.query_rollouts(), step=1)
-    assert not await query_parts(memory_store)
+    assert not await load_parts(memory_store, lost=None)
 
 
 async def test_a_store_without_a_ledger_gives_an_empty_one(memory_store):
@@ -109,11 +109,11 @@ async def test_account_that_is_kept_again_is_there_once(memory_store):
     first, second = part_of(rollout_id, 1), part_of(rollout_id, 2)
     await put_parts(memory_store, [first, second])
     await put_parts(memory_store, [first])  # the answer was lost
-    assert await query_parts(memory_store) == [first, second]
+    assert await load_parts(memory_store, lost=None) == [first, second]
     changed = first.model_copy(update={"generation": 2, "trained": []})
     await put_parts(memory_store, [changed])
     await put_parts(memory_store, [first])  # late, of a process that was thought dead
-    assert await query_parts(memory_store) == [changed, second]
+    assert await load_parts(memory_store, lost=None) == [changed, second]
 
 
 async def test_accounts_of_other_runs_algorithms_and_steps_stand_beside_it(memory_store):
@@ -121,7 +121,7 @@ async def test_accounts_of_other_runs_algorithms_and_steps_stand_beside_it(memor
     changes = [{"step": None}, {"algorithm": None}, {"step": 0}, {}, {"run": "a/b"}, {"run": "b"}]
     parts = [part_of(rollout_id, **{"step": 1, **change}) for change in changes]
     await put_parts(memory_store, parts)
-    found = await query_parts(memory_store)
+    found = await load_parts(memory_store, lost=None)
     assert sorted(found, key=repr) == sorted(parts, key=repr)
 
 
@@ -135,11 +135,11 @@ async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(memory_s
     of_run, of_step = ({"run": "a"}, 10), ({"step": 2}, 10)
     of_both, lost = ({"run": "ab", "step": 1}, 5), ({"lost": True}, 0)
     for filters, number in (({}, 20), of_run, of_step, of_both, lost):
-        found = await query_parts(memory_store, **filters)
+        found = await load_parts(memory_store, **{"lost": None, **filters})
         assert len({(one.run, one.step, one.rollout_id) for one in found}) == number
         assert [part async for part in each_part(memory_store, **filters)] == found
-    assert len(await query_parts(memory_store, rollout_id_in=ids[:2], lost=False)) == 8
-    assert await query_parts(memory_store, rollout_id_in=[]) == []
+    assert len(await load_parts(memory_store, ids[:2])) == 8
+    assert await load_parts(memory_store, [], lost=None) == []
     assert await count_parts(memory_store, run="a", step=2) == 5
     await memory_store.delete_rollouts(ids[:4])
     assert await count_parts(memory_store) == 4
@@ -150,5 +150,5 @@ async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_
     await put_parts(memory_store, [part_of(rollout_id, step) for step in (1, 2)])
     odd = {"body": {"items": 7, "step": 0}, "rollout_id": rollout_id}
     await memory_store.put_documents([Document(kind="ledger", key="/0", **odd)])
-    parts = await query_parts(memory_store)
+    parts = await load_parts(memory_store, lost=None)
     assert {part.step: bool(part.problem) for part in parts} == {0: True, 1: False, 2: False}

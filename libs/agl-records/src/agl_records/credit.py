@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from agl.algorithm.gateway import ModelConfig
 from agl.errors import AdapterError
@@ -74,29 +74,6 @@ class Score:
 
     value: float
     because: str
-
-
-def check_scores(judge: str, given: Any, number: int) -> None:
-    """Refuse what a judge gave for attempts, if it is not one finite score each.
-
-    Raises:
-        AdapterError: It says what came, and what was expected.
-    """
-    scores = cast("Sequence[Any]", given) if isinstance(given, list | tuple) else None
-    if (
-        scores is None
-        or len(scores) != number
-        or not all(
-            isinstance(one, Score)
-            and isinstance(cast(Any, one.value), int | float)
-            and math.isfinite(one.value)
-            for one in scores
-        )
-    ):
-        raise AdapterError(
-            f"judge {judge!r} gave {given!r:.300} for {number} attempts; expected a list of as "
-            "many agl_records.credit.Score(value, because), each value a finite number"
-        )
 
 
 class GroupRule(CreditRule):

@@ -5,8 +5,6 @@ same, and so does a second attempt.
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
 
 SEED = "seed"
 """In the metadata of a rollout: what the seeds of its model calls come from."""
@@ -20,22 +18,3 @@ def seed_of(*place: object) -> int:
     """
     text = "/".join(map(str, place))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) >> 1
-
-
-def placed(
-    metadata: Mapping[str, Any], group: int, copy: int, mode: str, seed: int | None
-) -> dict[str, Any]:
-    """The metadata of one rollout: those of its request, its ``group``, and its seed.
-
-    Args:
-        metadata: Of the request: ``step``, and ``round`` where a step is drawn anew.
-        group: Position of the task in the request.
-        copy: Which of the task's rollouts it is.
-        mode: Of the rollout.
-        seed: Of the run; None leaves its rollouts without.
-    """
-    of_rollout = {**metadata, "group": group}
-    if seed is not None:
-        place = (metadata.get("step"), metadata.get("round", 0), group, copy)
-        of_rollout[SEED] = seed_of(seed, mode, *place)
-    return of_rollout

@@ -14,7 +14,7 @@ what the answer was drawn from; at temperature 0 (greedy) they are those of temp
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ import torch
 from agl.errors import ConfigError
 from agl_models.completions import RequestError, end_tokens
 from agl_models.sampling.sequences import Completion, Constraint, SamplingRequest
-from agl_models.sampling.stops import first_stop, may_stop
 from agl_records.row_builder import common_length
 from agl_torch.draws import CHANCES, draw, generator, sampling_distribution
 from agl_torch.models import as_mask, autocast
@@ -367,9 +366,9 @@ class Sampler:
             request.on_token(token_id, logprob)
         ended = token_id in self.end_token_ids
         full = len(completion.token_ids) >= request.max_tokens
-        if ended or full or may_stop(completion.token_ids, request.stop, self.decode):
+        if ended or full or _may_stop(completion.token_ids, request.stop, self.decode):
             completion.text = self.decode(completion.token_ids)
-            completion.text, completion.stop_reason = first_stop(completion.text, request.stop)
+            completion.text, completion.stop_reason = _first_stop(completion.text, request.stop)
             ended |= completion.stop_reason is not None
         if ended:
             completion.finish_reason = "stop"
@@ -379,3 +378,25 @@ class Sampler:
 def _padded_width(running: Running) -> int:
     # At least one column of padding: attention goes another way where there is none.
     return (len(running.request.prompt_token_ids) // WIDTH_STEP + 1) * WIDTH_STEP
+
+
+def _first_stop(text: str, stop: Sequence[str]) -> tuple[str, str | None]:
+    """``text`` up to the earliest of the stop texts, and that one; all of it and None without."""
+    hits = [(text.index(candidate), candidate) for candidate in stop if candidate in text]
+    position, found = min(hits, default=(len(text), None))
+    return text[:position], found
+
+
+def _may_stop(
+    token_ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> bool:
+    """Whether the newest token may complete one of the stop texts; decodes the end alone."""
+    if not stop:
+        return False
+    # What is cut off from its beginning reads otherwise for a character or two.
+    needed = max(map(len, stop)) + 8
+    number = needed + 1
+    while number < len(token_ids) and len(decode(token_ids[-number:-1])) < needed:
+        number *= 2
+    end = decode(token_ids[-number:])
+    return any(text in end for text in stop)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError
-from agl_learning.reports.progress_bar import working
+from agl.utils.logs import stderr_console
 from agl_torch.adapter import base_chain, load_merged
 
 ModelSource = Any
@@ -63,7 +63,8 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
         torch_dtype = dtype if dtype == "auto" else getattr(torch, dtype, None)
         if dtype != "auto" and not isinstance(torch_dtype, torch.dtype):
             raise ConfigError(f"unknown dtype {dtype!r}; expected float32, bfloat16, ...")
-        with _loading("model", source), without_bars(), working(f"loading the model {source}"):
+        working = stderr_console().status(f"loading the model {source} ...")
+        with _loading("model", source), without_bars(), working:
             model = load_merged(source, torch_dtype)
     else:
         model = _build(source, "model")

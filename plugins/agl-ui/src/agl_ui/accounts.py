@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from agl_records.ledger.documents import LOST, count_parts, query_parts
+from agl_records.ledger.documents import LOST, count_parts
+from agl_records.ledger.ledger import load_parts
 from agl_records.ledger.tables import Accounts, Sums
 from agl_records.types import LedgerPart
 from agl_ui.data_sources import DataSource
@@ -84,13 +85,13 @@ async def accounts_of(source: DataSource, run: str, last_step: int | None) -> Ru
     kept: dict[tuple[str, int] | None, RunAccounts] = known[1]
     if total <= FEW:
         if None not in kept or kept[None].num_stored != total:
-            kept[None] = _summed(await query_parts(store), total)
+            kept[None] = _summed(await load_parts(store, lost=None), total)
         return kept[None]
     last = await _last_step(source, run, last_step)
     if last is None:
         newest = await store.query_rollouts(sort_order="desc", limit=NEWEST)
         ids = [one.rollout_id for one in newest]
-        return _summed(await query_parts(store, rollout_id_in=ids), total)
+        return _summed(await load_parts(store, ids, lost=None), total)
     found, left = RunAccounts(num_stored=total), AT_ONCE
     for step in range(last, max(last - LOOKED_AT, -1), -1):
         size = await count_parts(store, run=run, step=step)
@@ -99,7 +100,7 @@ async def accounts_of(source: DataSource, run: str, last_step: int | None) -> Ru
                 found.is_read = False
                 source.reading += 1
                 break
-            kept[run, step] = _summed(await query_parts(store, run=run, step=step), size)
+            kept[run, step] = _summed(await load_parts(store, run=run, step=step, lost=None), size)
             left -= size + 1  # asking costs, too
         found.include(kept[run, step])
         if len({step for _, _, step, _ in found.steps}) >= BARS:

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from agl.errors import AglError, ConfigError
 from agl_http.layers import CLOSING
-from agl_records.ledger.documents import query_parts
+from agl_records.ledger.ledger import load_parts
 from agl_ui.data_sources import DataSource, DataSources
 
 logger = logging.getLogger("agl.ui")
@@ -37,7 +37,7 @@ async def state_of(source: DataSource, rollout_id: str) -> str:
     rollout = await store.get_rollout_by_id(rollout_id)
     attempts = await store.query_attempts(rollout_id)
     num_spans = (await store.query_spans(rollout_id, limit=1)).total
-    parts = await query_parts(store, rollout_id_in=[rollout_id])
+    parts = await load_parts(store, [rollout_id], lost=None)
     accounts = [(one.run, one.step, one.lost, one.generation) for one in parts]
     seen = [(one.sequence_id, one.status, one.end_time) for one in attempts]
     digest = hashlib.blake2b(

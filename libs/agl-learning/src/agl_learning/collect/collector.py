@@ -29,7 +29,7 @@ from agl_learning.collect.rollout_reader import Reader
 from agl_models.task_group import gather_or_cancel
 from agl_records.credit import GroupRule
 from agl_records.ledger.ledger import Ledger
-from agl_records.seeds import placed
+from agl_records.seeds import SEED, seed_of
 from agl_records.training_data import TrainedModel
 from agl_runs.failures import DEFAULT, FailureBudget, Failures
 from agl_runs.mixed_calls import MixingCheck
@@ -125,13 +125,18 @@ class Collector:
         """
         start = time.perf_counter()
         self.reader.check_model()
+        place = metadata.get("step"), metadata.get("round", 0)
         requests = [
             EnqueueRolloutRequest(
                 input=task,
                 mode=mode,
                 resources_id=resources_id,
                 config=self._config,
-                metadata=placed(metadata, group, copy, mode, self._seed),
+                metadata={
+                    **metadata,
+                    "group": group,
+                    **self._seed_of(mode, *place, group, copy),
+                },
                 key=None if key is None else f"{key}/{group}/{copy}",
             )
             for group, task in enumerate(tasks, first_group)
@@ -147,6 +152,9 @@ class Collector:
             await self._judging.judge(collected, self.reader.model, metadata)
         collected.seconds = time.perf_counter() - start
         return collected
+
+    def _seed_of(self, *place: object) -> dict[str, int]:
+        return {} if self._seed is None else {SEED: seed_of(self._seed, *place)}
 
     async def read(self, rollout_ids: Sequence[tuple[int, str]], lost: Sequence[str]) -> Collected:
         """What an earlier start of the run collected, from the store.

@@ -10,10 +10,11 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 
@@ -26,7 +27,7 @@ from agl_learning.collect.results import Collected, Ended
 from agl_models.task_group import gather_or_cancel
 from agl_records.calls.conversations import conversation
 from agl_records.calls.reader import model_calls
-from agl_records.credit import Conversation, GroupRule, Score, check_scores
+from agl_records.credit import Conversation, GroupRule, Score
 from agl_records.training_data import TrainedModel
 from agl_records.types import ExclusionReason
 from agl_runs.failures import RolloutFailure
@@ -201,7 +202,7 @@ class Judging:
         attempts = [json.loads(text) for text in distinct]
         try:
             scores = await self._rule.score(task, attempts, partial(_send, llm))
-            check_scores(type(self._rule).__name__, scores, len(attempts))
+            _check_scores(type(self._rule).__name__, scores, len(attempts))
         except (AdapterError, GatewayError) as error:
             boundary = "evaluator" if isinstance(error, AdapterError) else "model"
             failure = Failure(boundary=boundary, type=type(error).__name__, message=str(error))
@@ -237,6 +238,29 @@ def _leave_out(group: Sequence[Ended], reason: ExclusionReason, why: str) -> Non
         one.reward, one.rewards, one.unusable = None, {}, (reason, why)
         if reason == "infrastructure":
             one.failed = RolloutFailure("infrastructure", why)
+
+
+def _check_scores(judge: str, given: Any, number: int) -> None:
+    """Refuse what a judge gave for attempts, if it is not one finite score each.
+
+    Raises:
+        AdapterError: It says what came, and what was expected.
+    """
+    scores = cast("Sequence[Any]", given) if isinstance(given, list | tuple) else None
+    if (
+        scores is None
+        or len(scores) != number
+        or not all(
+            isinstance(one, Score)
+            and isinstance(cast(Any, one.value), int | float)
+            and math.isfinite(one.value)
+            for one in scores
+        )
+    ):
+        raise AdapterError(
+            f"judge {judge!r} gave {given!r:.300} for {number} attempts; expected a list of as "
+            "many agl_records.credit.Score(value, because), each value a finite number"
+        )
 
 
 async def _send(llm: LLM, messages: list[dict[str, str]], fields: Mapping[str, Any]) -> str:

@@ -2,12 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
-
-from agl_runs.files import write_whole
 
 
 @dataclass
@@ -73,8 +70,3 @@ def read_json_lines(path: Path) -> JsonLines:
         elif line.strip():
             found.leave_out(f"line {number}: no JSON object")
     return found
-
-
-def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write JSON lines, as ``write_whole`` does."""
-    write_whole(path, "".join(json.dumps(record) + "\n" for record in records))

@@ -1,7 +1,5 @@
 """What moves on standard error while something takes long; nothing where that is no terminal."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 from agl.utils.logs import stderr_console
@@ -60,10 +58,3 @@ class Bar:
         """So much is done, and these texts are to be shown; what is not given stays."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, **shown)
-
-
-@contextmanager
-def working(what: str) -> Generator[None]:
-    """Say what is under way where nobody knows how long it takes."""
-    with stderr_console().status(f"{what} ..."):
-        yield

@@ -12,6 +12,7 @@ Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, 
 
 import asyncio
 import hashlib
+import json
 import logging
 import time
 from abc import abstractmethod
@@ -24,7 +25,6 @@ from agl.types import Dataset
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
-from agl_learning.reports.json_lines import write_lines
 from agl_learning.run.checkpoint import Progress, whole_checkpoints
 from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
@@ -34,6 +34,7 @@ from agl_learning.trainer.learned import Learned
 from agl_learning.trainer.options import Evaluation
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
+from agl_runs.files import write_whole
 from agl_runs.options import Count
 
 logger = logging.getLogger("agl.learning")
@@ -208,7 +209,7 @@ class FineTuning(Training):
             await session.records.redraw("train", number - 1)
             raise
         file = session.folder / "iterations" / f"{number:04d}" / "examples.jsonl"
-        write_lines(file, examples)
+        write_whole(file, "".join(json.dumps(one) + "\n" for one in examples))
         self.about_examples = collected_metrics(collected, self.trained_model())
         await self.end_serving()
         start = time.perf_counter()

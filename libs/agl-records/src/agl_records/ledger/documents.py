@@ -61,27 +61,6 @@ def _document(part: LedgerPart) -> Document:
     )
 
 
-async def query_parts(
-    store: LightningStore,
-    *,
-    rollout_id_in: Sequence[str] | None = None,
-    run: str | None = None,
-    step: int | None = None,
-    lost: bool | None = None,
-) -> list[LedgerPart]:
-    """Accounts of rollouts, by run and step.
-
-    Args:
-        store: Where they are; one that keeps no documents has none.
-        rollout_id_in: Only of these; an empty one matches nothing.
-        run: Only of this run.
-        step: Only of this step.
-        lost: Only those that the run went back behind, or only those that count; None for all.
-    """
-    asked: dict[str, Any] = {"rollout_id_in": rollout_id_in, "run": run, "step": step, "lost": lost}
-    return [part async for part in each_part(store, **asked)]
-
-
 async def each_part(
     store: LightningStore,
     *,
@@ -90,7 +69,15 @@ async def each_part(
     step: int | None = None,
     lost: bool | None = None,
 ) -> AsyncGenerator[LedgerPart]:
-    """The same, read page by page."""
+    """Accounts of rollouts, by run and step, read page by page.
+
+    Args:
+        store: Where they are; one that keeps no documents has none.
+        rollout_id_in: Only of these; an empty one matches nothing.
+        run: Only of this run.
+        step: Only of this step.
+        lost: Only those that the run went back behind, or only those that count; None for all.
+    """
     prefix = _prefix(run, step)
     after = None
     while True:

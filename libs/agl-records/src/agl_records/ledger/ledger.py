@@ -10,7 +10,7 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl.types import Rollout
-from agl_records.ledger.documents import put_parts, query_parts
+from agl_records.ledger.documents import each_part, put_parts
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
     Advantage,
@@ -350,17 +350,27 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
 
 
 async def load_parts(
-    store: LightningStore, rollouts: Sequence[Rollout] | None = None, *, step: int | None = None
+    store: LightningStore,
+    rollouts: Sequence[Rollout | str] | None = None,
+    *,
+    run: str | None = None,
+    step: int | None = None,
+    lost: bool | None = False,
 ) -> list[LedgerPart]:
     """The accounts that count, by run and step.
 
     Args:
         store: Where they are.
-        rollouts: Only these; None for all that the store has.
+        rollouts: Only these, or those of these ids; None for all that the store has.
+        run: Only of this run.
         step: Only of this step.
+        lost: True for those that the run went back behind instead; None for both.
     """
-    ids = None if rollouts is None else [rollout.rollout_id for rollout in rollouts]
-    return await query_parts(store, rollout_id_in=ids, step=step, lost=False)
+    ids = None
+    if rollouts is not None:
+        ids = [one if isinstance(one, str) else one.rollout_id for one in rollouts]
+    found = each_part(store, rollout_id_in=ids, run=run, step=step, lost=lost)
+    return [part async for part in found]
 
 
 async def load_ledger(

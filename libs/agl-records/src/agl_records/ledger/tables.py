@@ -6,8 +6,8 @@ from typing import Any
 
 from agl.cli.shared import note, table_text
 from agl.store.base import LightningStore
-from agl_records.ledger.documents import count_parts, each_part, query_parts
-from agl_records.ledger.ledger import Ledger
+from agl_records.ledger.documents import count_parts, each_part
+from agl_records.ledger.ledger import Ledger, load_parts
 from agl_records.types import LedgerError, LedgerPart
 
 Key = tuple[str, str, int | None, str]
@@ -93,12 +93,12 @@ async def read_newest_accounts(store: LightningStore) -> Accounts:
     steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
     found: list[LedgerPart] = []
     for run, step in steps:
-        of_step = await query_parts(store, run=run, step=step)
+        of_step = await load_parts(store, run=run, step=step, lost=None)
         if found and len(found) + len(of_step) > MOST_ACCOUNTS:
             break
         found += of_step
     if not found:  # these rollouts are of no step
-        found = await query_parts(store, rollout_id_in=[one.rollout_id for one in newest])
+        found = await load_parts(store, newest, lost=None)
     for part in found:
         accounts.add(part)
     accounts.left_out = total - len(found)

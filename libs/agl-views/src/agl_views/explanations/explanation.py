@@ -8,7 +8,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_records.calls.reader import recorded_parts
-from agl_records.ledger.documents import each_part, query_parts
+from agl_records.ledger.documents import each_part
 from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
@@ -299,8 +299,7 @@ async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -
     """Those that count; where the run went back behind all of them, these."""
     if parts := await load_parts(store, [rollout], step=step):
         return parts
-    ids = [rollout.rollout_id]
-    return await query_parts(store, rollout_id_in=ids, step=step, lost=True)
+    return await load_parts(store, [rollout], step=step, lost=True)
 
 
 async def _of_step(store: LightningStore, part: LedgerPart) -> list[Account]:

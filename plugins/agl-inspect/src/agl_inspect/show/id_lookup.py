@@ -8,7 +8,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import RolloutStatus
 from agl_inspect.show.id_queries import MOST, Reading, Subject, reading_of
-from agl_records.ledger.documents import query_parts
+from agl_records.ledger.ledger import load_parts
 from agl_runs.store import query_runs
 
 SHORTEST = 4
@@ -97,7 +97,7 @@ async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool
         ids = [one.rollout_id for one in newest]
         if not ids:
             raise ConfigError("the store has no rollout yet")
-        parts = await query_parts(store, rollout_id_in=ids, lost=False) if accounted else ()
+        parts = await load_parts(store, ids) if accounted else ()
         known = {part.rollout_id for part in parts}
         chosen = next((one for one in ids if one in known), ids[0])
         note(f"{chosen}, the newest rollout; see agl rollouts for others")
