@@ -46,8 +46,8 @@ class Keyed:
             return await self._app(scope, receive, send)
         if not is_new:
             text = (
-                "This page shows a store to who has its whole address: open the one that agl ui "
-                "printed when it started, with ?key= in it."
+                "This page needs its key: open the full address that agl ui printed when it "
+                "started, with ?key= in it."
             )
             return await send_whole(send, 401, text.encode(), _TEXT, *_HEADERS)
         others = urlencode([pair for pair in pairs if pair[0] != "key"])
