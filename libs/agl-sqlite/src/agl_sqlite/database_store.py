@@ -90,6 +90,17 @@ class DatabaseStore(EngineStore, Generic[D]):
                 self._writer.take_back(job, Outcome(future.result()))
             raise
 
+    async def look_up(self, lookup: Callable[[Any], T]) -> T:
+        """Run a lookup in a thread, all of it on one state of the database."""
+        return await self._read(lookup)
+
+    def write(self, operation: Callable[[Any, float], T], timeout: float | None = None) -> T:
+        """Run an operation in a transaction of its own, from another thread than the writer's."""
+        job = Job(operation)
+        done = job.bind_to_thread()
+        self._writer.submit(job)
+        return done.result(timeout)
+
     async def _read(self, lookup: Callable[[Any], T]) -> T:
         async def look_up() -> T:
             self._check_usable()
@@ -127,10 +138,7 @@ class DatabaseStore(EngineStore, Generic[D]):
 
     def _scan(self) -> None:
         since = self._listening_since
-        job = Job(lambda tables, now: ops.expire(tables, now, since))
-        done = job.bind_to_thread()
-        self._writer.submit(job)
-        done.result(60.0)
+        self.write(lambda tables, now: ops.expire(tables, now, since), 60.0)
 
     def _check_usable(self) -> None:
         if not self._shutdown.alive or self._closing:

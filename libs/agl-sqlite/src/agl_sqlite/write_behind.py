@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agl.store.waiting import Effects
@@ -62,6 +63,23 @@ class WriteBehind(SqliteLookups):
     def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
         self._unwritten[statement][key] = row
         self._num_kept += 1
+
+    # --- copies of other stores
+
+    def lock_all(self, names: Iterable[str]) -> None:
+        """The file has one owner."""
+
+    def insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
+        """Put rows into a table."""
+        places = ", ".join("?" for _ in columns)
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})"
+        self.connection.executemany(sql, rows)
+
+    def note_copied(self) -> None:
+        """Count on behind what was inserted."""
+        self.flush()
+        self.reload()
+        self.effects.queued += self.one("num_queued")[0]
 
     # --- transactions
 

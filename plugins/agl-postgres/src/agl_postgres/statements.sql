@@ -63,6 +63,15 @@ ON CONFLICT (resources_id) DO UPDATE
 SET update_time = excluded.update_time, version = excluded.version, body = excluded.body,
     touched = nextval('touches');
 
+-- name: set_sequences
+SELECT setval('rollouts', (SELECT max(n) FROM rollout)),
+       setval('attempts', (SELECT max(a) FROM attempt)),
+       setval('positions', (SELECT max(position) FROM rollout)),
+       setval('touches', (SELECT max(touched) FROM resources)),
+       setval(pg_get_serial_sequence('span', 'k'), (SELECT max(k) FROM span)),
+       setval(pg_get_serial_sequence('resources', 'r'), (SELECT max(r) FROM resources)),
+       setval(pg_get_serial_sequence('worker', 'w'), (SELECT max(w) FROM worker));
+
 -- name: kept
 SELECT number FROM server WHERE id = ? FOR UPDATE;
 

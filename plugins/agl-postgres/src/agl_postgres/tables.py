@@ -39,6 +39,24 @@ class PostgresTables(Rounds):
         self._directly()
         return super().rows(sql, values)
 
+    def lock_all(self, names: Iterable[str]) -> None:
+        """Let no other server write until the transaction ends."""
+        self._directly()
+        self._connection.execute(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE".encode())
+
+    def insert_rows(self, table: str, columns: Sequence[str], rows: Rows) -> None:
+        """Put rows into a table."""
+        sql = f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()
+        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def note_copied(self) -> None:
+        """Count on behind what was inserted."""
+        self.one("set_sequences")
+        self.effects.queued += self.one("num_queued")[0]
+        self.touch()
+
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
         self._directly()
         self._num_unwritten += 1

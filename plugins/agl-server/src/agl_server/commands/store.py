@@ -1,6 +1,6 @@
 """``agl store``: serve a store until told to stop."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from agl.plugins.build import ComponentPlan
     from agl.store.base import LightningStore
 
+_PROGRESS_SECONDS = 2.0
 
-@click.command("store")
+
+@click.group("store", invoke_without_command=True)
 @click.option(
     "--host",
     default=DEFAULT_HOST,
@@ -72,6 +74,8 @@ def command(
     that as it is: LightningStoreClient("http://agl:TOKEN@HOST:PORT"). OpenTelemetry exporters use
     http://agl:TOKEN@HOST:PORT/v1/traces. SIGTERM and Ctrl+C let requests in progress finish.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     import asyncio
     import os
 
@@ -134,3 +138,58 @@ async def _serve(
             click.echo("agl store: finishing requests", err=True)
         finally:
             await server.close()
+
+
+@command.command("copy")
+@click.argument("source")
+@click.argument("target")
+def copy(source: str, target: str) -> None:
+    """Copy all of a store into an empty one.
+
+    SOURCE and TARGET are the file of a store, postgresql://..., or the folder of a PostgreSQL that
+    agl started. Stop what writes to the source first: what comes later is not copied. All is copied
+    in one transaction, so that after a kill the target is as empty as before.
+    """
+    import asyncio
+    from pathlib import Path
+
+    from agl.errors import ConfigError
+
+    if "://" not in source and not Path(source).exists():
+        raise ConfigError(f"agl store copy: there is no store {source!r}")
+    counts = asyncio.run(_copy(_plan_of(source), _plan_of(target)))
+    click.echo(", ".join(f"{count} {table}" for table, count in counts.items()))
+
+
+def _plan_of(place: str) -> "ComponentPlan[LightningStore]":
+    from pathlib import Path
+
+    from agl.plugins.parts import plan_part
+
+    about = {"type": "sqlite", "path": place}
+    if "://" in place or Path(place).is_dir() or Path(place).suffix == ".postgres":
+        about = {"type": "postgres", "url" if "://" in place else "path": place}
+    # Nobody looks for overdue attempts meanwhile.
+    return plan_part("store", {**about, "scan_interval_seconds": 1e6}, where="agl store copy")
+
+
+async def _copy(*plans: "ComponentPlan[LightningStore]") -> dict[str, int]:
+    import time
+    from contextlib import AsyncExitStack
+
+    from agl.cli.shared import note
+    from agl_sqlite.copying import copy_store
+
+    said = time.monotonic()
+
+    def progress(table: str, count: int) -> None:
+        nonlocal said
+        if time.monotonic() >= said + _PROGRESS_SECONDS:
+            said = time.monotonic()
+            note(f"agl store copy: {count} of {table}")
+
+    async with AsyncExitStack() as stack:
+        source, target = stores = [cast(Any, plan.build()) for plan in plans]
+        for store in stores:
+            stack.push_async_callback(store.close)
+        return await copy_store(source, target, progress)
