@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from agl.plugins.build import ComponentPlan
     from agl.store.base import LightningStore
 
-_PROGRESS_SECONDS = 2.0
-
 
 @click.group("store", invoke_without_command=True)
 @click.option(
@@ -174,18 +172,13 @@ def _plan_of(place: str) -> "ComponentPlan[LightningStore]":
 
 
 async def _copy(*plans: "ComponentPlan[LightningStore]") -> dict[str, int]:
-    import time
     from contextlib import AsyncExitStack
 
     from agl.cli.shared import note
     from agl_sqlite.copying import copy_store
 
-    said = time.monotonic()
-
     def progress(table: str, count: int) -> None:
-        nonlocal said
-        if time.monotonic() >= said + _PROGRESS_SECONDS:
-            said = time.monotonic()
+        if count % 50_000 == 0:
             note(f"agl store copy: {count} of {table}")
 
     async with AsyncExitStack() as stack:
