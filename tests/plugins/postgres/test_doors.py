@@ -15,8 +15,9 @@ from agl_postgres import PostgresLightningStore
 from agl_postgres.database import public_address
 
 
-async def test_an_address_is_a_store(url):
-    trainer = agl.Trainer(store=url)
+@pytest.mark.parametrize("scheme", ["postgresql:", "postgres:"])
+async def test_an_address_is_a_store(url, scheme):
+    trainer = agl.Trainer(store=url.replace("postgresql:", scheme))
     assert isinstance(trainer.store, PostgresLightningStore)
     await trainer.store.close()
 

@@ -188,8 +188,9 @@ async def test_a_run_that_was_stopped_goes_on_as_it_says(config):
     (config / "stop").unlink()
     (own,) = config.glob("agl-runs/*/store.postgres")
     (words,) = re.findall("to go on: agl (.*)", said)
-    run = python(*AGL, *words.split(), cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
+    for line in (words.split(), ["run", "--resume", own.parent]):
+        run = python(*AGL, *line, cwd=config)
+        assert run.returncode == 0, run.stdout + run.stderr
     assert [own] == [*config.glob("agl-runs/*/store.postgres")]
     assert (await rollouts_in(own)).count("succeeded") == 3
 
@@ -198,5 +199,8 @@ async def test_a_run_in_a_database_is_found_again(config, url):
     (config / "agl.yaml").write_text(CONFIG.replace("store: postgres", f"store: {url}"))
     run = python(*AGL, "run", "agl.yaml", cwd=config)
     assert run.returncode == 0, run.stdout + run.stderr
-    run = python(*AGL, "run", "agl.yaml", "--resume", cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
+    (name,) = [one.name for one in config.glob("agl-runs/*")]
+    for words in (["agl.yaml", "--resume"], ["--resume"], ["--resume", name[-4:]]):
+        run = python(*AGL, "run", *words, cwd=config)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert f"run: {name}" in run.stderr

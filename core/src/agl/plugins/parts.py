@@ -71,7 +71,7 @@ def plan_part(
     said = {word: value for word, value in (said or {}).items() if value is not None}
     wanted = {OPTIONS.get(word, word): value for word, value in said.items()}
     if name == "store" and isinstance(spec, str) and "://" in spec:
-        option = "url" if spec.startswith("postgresql:") else "server_address"
+        option = "url" if spec.startswith(("postgres:", "postgresql:")) else "server_address"
         spec = {"type": "postgres" if option == "url" else "client", option: spec}
     elif name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
         hint = f"give SqliteLightningStore({spec!r})"

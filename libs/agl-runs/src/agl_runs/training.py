@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,17 +69,22 @@ def resume_run(
 
 def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     from agl_runs.config.file import RunConfig
+    from agl_runs.finding import last_time
     from agl_runs.folders import shown_status
     from agl_runs.local_runs import one_of, runs_here
 
     run_dir = None if file is None else file.config.run_dir
     where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
     if name and os.path.isdir(name):  # one that is too long is none
-        runs, name, where = runs_here(Path(name)), "", f"in {name!r}"
+        runs = runs_here(Path(name)) or _runs_of_folders(Path(name).glob(CONFIG))
+        name, where = "", f"in {name!r}"
     elif file is not None and file.config.store != RunConfig.store:
         runs, where = _runs_of_store(file, name), "in the store of the file"
     else:
         runs = runs_here(None if run_dir is None else Path(run_dir))
+        if file is None:
+            runs += _runs_of_folders(Path(RUNS).glob(f"*{name}*/{CONFIG}"))
+            runs.sort(key=last_time)
     if name:
         return one_of(runs, name)
     runs = [run for run in runs if run.derived_from is None]
@@ -93,6 +98,20 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
             f"there is no run {where} to go on with; begin one with agl run FILE{named}"
         )
     return found[-1]
+
+
+def _runs_of_folders(written: "Iterable[Path]") -> "list[Run]":
+    """The run of the newest of these configurations, if its store is none in its folder."""
+    from agl_runs.config.file import load_config_of_run
+    from agl_runs.records import Run
+
+    newest = max(written, key=os.path.getmtime, default=None)
+    if newest is None or (newest.parent / STORE).exists():
+        return []
+    folder = newest.parent.absolute()
+    run = Run(run_id=folder.name, algorithm="", create_time=0.0, folder=str(folder))
+    found = _runs_of_store(load_config_of_run(run), folder.name)
+    return [one for one in found if one.folder == run.folder]
 
 
 def _runs_of_store(file: "ConfigFile", name: str) -> "list[Run]":

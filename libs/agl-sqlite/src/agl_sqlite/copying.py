@@ -50,7 +50,7 @@ def _copy(
     lookups: SqlLookups, progress: Callable[[str, int], None]
 ) -> Callable[[Any, float], dict[str, int]]:
     def operation(tables: Any, now: float) -> dict[str, int]:
-        tables.lock_all(_COLUMNS)
+        tables.rows(tables.sql["lock_all"])
         for table in _COLUMNS:
             if tables.rows(f"SELECT 1 FROM {table} LIMIT 1"):
                 raise ConfigError(f"there is a {table} already; give the place of an empty store")

@@ -19,6 +19,7 @@ CREATE TABLE rollout (
 CREATE UNIQUE INDEX rollout_key ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX rollout_queue ON rollout (position) WHERE position IS NOT NULL;
 CREATE INDEX rollout_status ON rollout (status, n);
+CREATE INDEX rollout_resources ON rollout (resources_id);
 -- What people look for. Who asks has to write these expressions as they stand here.
 CREATE INDEX rollout_mode ON rollout (mode);
 CREATE INDEX rollout_end ON rollout (coalesce(end_time, 9e999));

@@ -299,9 +299,9 @@ def delete_rollouts(
     these, values = lookups.within("n", [number for number, _ in known])
     latest = lookups.one("latest_resources_id")
     unused = lookups.rows(
-        f"SELECT resources_id FROM rollout WHERE {these} AND resources_id IS NOT NULL "
-        f"EXCEPT SELECT resources_id FROM rollout WHERE NOT {these} EXCEPT SELECT ?",
-        [*values, *values, latest and latest[0]],
+        f"SELECT DISTINCT resources_id FROM rollout r WHERE {these} AND resources_id <> ? AND NOT "
+        f"EXISTS (SELECT 1 FROM rollout WHERE resources_id = r.resources_id AND NOT {these})",
+        [*values, latest[0] if latest else "", *values],
     )
     of_these, resources = lookups.within("resources_id", [row[0] for row in unused])
     held = {  # in the order in which it can be deleted

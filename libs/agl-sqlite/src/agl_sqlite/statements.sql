@@ -141,3 +141,7 @@ SELECT {worker} FROM worker;
 -- name: save_worker
 INSERT INTO worker ({worker_fields}) VALUES ({worker_values})
 ON CONFLICT (worker_id) DO UPDATE SET {worker_changes};
+
+-- name: lock_all
+-- for who copies a store: a file has one owner
+SELECT 1;

@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from agl.store.waiting import Effects
@@ -65,9 +65,6 @@ class WriteBehind(SqliteLookups):
         self._num_kept += 1
 
     # --- copies of other stores
-
-    def lock_all(self, names: Iterable[str]) -> None:
-        """The file has one owner."""
 
     def insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[Any]) -> None:
         """Put rows into a table."""

@@ -1,5 +1,6 @@
 """A database of PostgreSQL that several processes write: its connections, and what fails there."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -95,8 +96,7 @@ class PostgresDatabase:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
             row = connection.execute("SELECT to_regclass('agl_version')").fetchone()
             if row == (None,):
-                schema = files("agl_postgres").joinpath("schema.sql").read_text("utf-8")
-                connection.execute(schema.encode())
+                connection.execute(_schema().encode())
             found = connection.execute("SELECT version FROM agl_version").fetchone()
             sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
             self.ahead: float = connection.execute(sql).fetchall()[0][0] - time.time()
@@ -201,6 +201,17 @@ def _guarded(operation: Callable[[Any, float], Any]) -> Callable[[PostgresTables
             raise
 
     return run
+
+
+def _schema() -> str:
+    """The tables of SQLite with the types of PostgreSQL, then what else it has."""
+    tables, own = (
+        files(package).joinpath("schema.sql").read_text("utf-8")
+        for package in ("agl_sqlite", "agl_postgres")
+    )
+    made = "".join(re.findall(r"^CREATE TABLE .*?STRICT;", tables, re.DOTALL | re.MULTILINE))
+    types = {"STRICT": "", "INTEGER": "bigint", "REAL": "float8", "TEXT": 'text COLLATE "C"'}
+    return re.sub("|".join(types), lambda found: types[found[0]], made) + own
 
 
 def public_address(url: str) -> str:

@@ -63,6 +63,9 @@ ON CONFLICT (resources_id) DO UPDATE
 SET update_time = excluded.update_time, version = excluded.version, body = excluded.body,
     touched = nextval('touches');
 
+-- name: lock_all
+LOCK TABLE rollout, attempt, span, document, resources, worker IN EXCLUSIVE MODE;
+
 -- name: set_sequences
 SELECT setval('rollouts', (SELECT max(n) FROM rollout)),
        setval('attempts', (SELECT max(a) FROM attempt)),

@@ -39,11 +39,6 @@ class PostgresTables(Rounds):
         self._directly()
         return super().rows(sql, values)
 
-    def lock_all(self, names: Iterable[str]) -> None:
-        """Let no other server write until the transaction ends."""
-        self._directly()
-        self._connection.execute(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE".encode())
-
     def insert_rows(self, table: str, columns: Sequence[str], rows: Rows) -> None:
         """Put rows into a table."""
         sql = f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()

@@ -8,6 +8,8 @@ from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
 from agl_http.commands import log_level_option, make_tracker, port_option, tracker_option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agl.plugins.build import ComponentPlan
     from agl.store.base import LightningStore
 
@@ -148,41 +150,77 @@ def copy(source: str, target: str) -> None:
     agl started. Stop what writes to the source first: what comes later is not copied. All is copied
     in one transaction, so that after a kill the target is as empty as before.
     """
-    import asyncio
-    from pathlib import Path
-
-    from agl.errors import ConfigError
-
-    if "://" not in source and not Path(source).exists():
-        raise ConfigError(f"agl store copy: there is no store {source!r}")
-    counts = asyncio.run(_copy(_plan_of(source), _plan_of(target)))
-    click.echo(", ".join(f"{count} {table}" for table, count in counts.items()))
-
-
-def _plan_of(place: str) -> "ComponentPlan[LightningStore]":
-    from pathlib import Path
-
-    from agl.plugins.parts import plan_part
-
-    about = {"type": "sqlite", "path": place}
-    if "://" in place or Path(place).is_dir() or Path(place).suffix == ".postgres":
-        about = {"type": "postgres", "url" if "://" in place else "path": place}
-    # Nobody looks for overdue attempts meanwhile.
-    return plan_part("store", {**about, "scan_interval_seconds": 1e6}, where="agl store copy")
-
-
-async def _copy(*plans: "ComponentPlan[LightningStore]") -> dict[str, int]:
-    from contextlib import AsyncExitStack
-
-    from agl.cli.shared import note
+    from agl.cli.shared import note, read_and_close
     from agl_sqlite.copying import copy_store
 
     def progress(table: str, count: int) -> None:
         if count % 50_000 == 0:
             note(f"agl store copy: {count} of {table}")
 
-    async with AsyncExitStack() as stack:
-        source, target = stores = [cast(Any, plan.build()) for plan in plans]
-        for store in stores:
-            stack.push_async_callback(store.close)
-        return await copy_store(source, target, progress)
+    async def copy_to(store: "LightningStore") -> dict[str, int]:
+        built = cast(Any, plan.build())
+        try:
+            return await copy_store(cast(Any, store), built, progress)
+        finally:
+            await built.close()
+
+    first, plan = _plan_of("copy", source), _plan_of("copy", target, is_new=True)
+    counts = read_and_close(first.build(), copy_to)
+    click.echo(", ".join(f"{count} {table}" for table, count in counts.items()))
+
+
+@command.command("prune")
+@click.argument("place", metavar="STORE")
+@click.option("--keep", required=True, help="Age of what stays: hours, days or weeks, as in 30d.")
+@click.option("--dry-run", is_flag=True, help="Say how much would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def prune(place: str, keep: str, dry_run: bool, yes: bool) -> None:
+    """Delete rollouts that ended long ago.
+
+    With them go their attempts, their spans, the documents about them, and resources that no other
+    rollout uses. What belongs to a run that is running stays. STORE is the file of a store,
+    postgresql://..., the folder of a PostgreSQL that agl started, or the address of a server, which
+    goes on meanwhile: the rollouts are deleted in pieces.
+    """
+    import re
+    import time
+
+    from agl.cli.shared import read_and_close
+    from agl_runs.pruning import delete_rollouts, find_old
+
+    if not re.fullmatch(r"\d+[hdw]", keep):
+        raise click.BadParameter(f"{keep!r}; expected a number and h, d or w, as in 30d")
+    before = time.time() - int(keep[:-1]) * {"h": 3600, "d": 86400, "w": 604800}[keep[-1]]
+
+    async def delete(store: "LightningStore") -> str:
+        old, num_used = await find_old(store, before)
+        said = _listed(await delete_rollouts(store, old, only_count=True))
+        stay = f"; {num_used} rollouts stay, as runs that are running use them" if num_used else ""
+        click.echo(f"ended more than {keep} ago: {said}{stay}")
+        if dry_run or not old:
+            return "nothing was deleted"
+        if not yes:
+            click.confirm("Delete them?", abort=True, err=True)
+        return f"deleted: {_listed(await delete_rollouts(store, old))}"
+
+    click.echo(read_and_close(_plan_of("prune", place).build(), delete))
+
+
+def _listed(counts: "Mapping[str, int]") -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "nothing"
+
+
+def _plan_of(verb: str, place: str, *, is_new: bool = False) -> "ComponentPlan[LightningStore]":
+    from pathlib import Path
+
+    from agl.errors import ConfigError
+    from agl.plugins.parts import plan_part
+
+    where, spec = f"agl store {verb}", cast(Any, place)
+    if "://" not in place:
+        if not is_new and not Path(place).exists():
+            raise ConfigError(f"{where}: there is no store {place!r}")
+        is_folder = Path(place).is_dir() or Path(place).suffix == ".postgres"
+        spec = {"type": "postgres" if is_folder else "sqlite", "path": place}
+    # Nobody looks for overdue attempts meanwhile.
+    return plan_part("store", spec, where=where, scan_interval_seconds=1e6)
