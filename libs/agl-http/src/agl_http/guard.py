@@ -46,15 +46,12 @@ _PLAIN_HEADERS = {
 
 @dataclass
 class Guard:
-    """Which requests one server takes.
-
-    Args:
-        allowed_hosts: Names that ``Host`` may have; None for any.
-        origins: Origins of other sites whose pages may call; ``*`` for all.
-    """
+    """Which requests one server takes."""
 
     allowed_hosts: Collection[str] | None
+    """Names that ``Host`` may have; None for any."""
     origins: Collection[str] = ()
+    """Of other sites whose pages may call; ``*`` for all."""
     held: int = 0
     """Bytes of bodies."""
     _known_hosts: set[bytes] = field(default_factory=set[bytes])

@@ -73,9 +73,9 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-def first(message: Message, receive: Receive) -> Receive:
-    """Receives this message, and then what else comes."""
-    messages = [message]
+def first(body: bytes, receive: Receive) -> Receive:
+    """Receives this as the whole body, and then what else comes."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_first() -> Message:
         return messages.pop() if messages else await receive()
@@ -147,7 +147,6 @@ class ErrorGuard:
     max_body_bytes: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         status = 0
@@ -194,7 +193,6 @@ class Authenticated:
     """Clients of whose refusal the log has told; a fleet may wait for one of them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http" or scope["path"] in self.open_paths:
             return await self.app(scope, receive, send)
         grant = scope[GRANT] = self.grant_of(header(scope, b"authorization"))
@@ -224,7 +222,6 @@ class WholeBody:
     """A longer body is answered with 413."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return await self.app(scope, receive, send)
         length = header(scope, b"content-length")
@@ -242,8 +239,7 @@ class WholeBody:
             return await _too_large(send, str(error), self.max_bytes)
         if body is None:
             return None
-        whole = {"type": "http.request", "body": body, "more_body": False}
-        return await self.app(scope, first(whole, receive), send)
+        return await self.app(scope, first(body, receive), send)
 
 
 async def _too_large(send: Send, what: str, limit: int) -> None:
@@ -271,7 +267,6 @@ class Unpacked:
     """Bytes of all that were unpacked and are in work; at most ``MAX_UNPACKED_BYTES``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         encoding = header(scope, b"content-encoding").lower() if scope["type"] == "http" else b""
         if encoding in (b"", b"identity") or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return await self.app(scope, receive, send)
@@ -293,8 +288,7 @@ class Unpacked:
             if self.held > MAX_UNPACKED_BYTES:
                 why = f"unpacked bodies of {MAX_UNPACKED_BYTES} bytes are in work; try again later"
                 return await answer(send, 503, why, "ServiceUnavailable", (b"retry-after", b"1"))
-            whole = {"type": "http.request", "body": body, "more_body": False}
-            return await self.app(scope, first(whole, receive), send)
+            return await self.app(scope, first(body, receive), send)
         finally:
             self.held -= len(body)
 
@@ -325,14 +319,12 @@ class RememberedPosts:
         self._size = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         name = header(scope, _KEY) if scope["type"] == "http" else b""
         if not name or scope["method"] != "POST":
             return await self.app(scope, receive, send)
         key = (name, scope["path"].encode(), header(scope, b"authorization"))
-        request = await receive()  # the whole body; see WholeBody
-        is_abandoned = header(scope, _ABANDONED)
-        digest = _ANY if is_abandoned else hashlib.sha256(request["body"]).digest()
+        body = (await receive())["body"]  # the whole; see WholeBody
+        digest = _ANY if header(scope, _ABANDONED) else hashlib.sha256(body).digest()
         while (known := self._in_work.get(key) or self._answers.get(key)) is not None:
             if known[0] != digest and _ANY not in (known[0], digest):
                 return await answer(
@@ -357,7 +349,7 @@ class RememberedPosts:
             await send(message)
 
         try:
-            await self.app(scope, first(request, receive), recorded)
+            await self.app(scope, first(body, receive), recorded)
         finally:
             # In this order: whoever waits must find the answer. It is kept although sending may
             # have failed, for that is when it will be asked for again.

@@ -177,11 +177,7 @@ def without_token(address: str) -> tuple[str, str | None]:
 
 
 def token_in(authorization: bytes) -> str:
-    """The token in a header ``Authorization``: after ``Bearer``, or as password of ``Basic``.
-
-    Returns:
-        An empty text where there is none.
-    """
+    """The token in a header ``Authorization``: after ``Bearer``, or as password of ``Basic``."""
     scheme, _, given = authorization.decode("latin-1").partition(" ")
     if scheme.lower() == "bearer":
         return given

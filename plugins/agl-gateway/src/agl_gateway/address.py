@@ -7,12 +7,7 @@ from agl_http.server import bind
 
 
 class Address:
-    """Host and port of a server that may start later.
-
-    Args:
-        host: Where to listen.
-        port: 0 takes a free one, when there is need of it.
-    """
+    """Host and port of a server that may start later; port 0 becomes a free one when needed."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host

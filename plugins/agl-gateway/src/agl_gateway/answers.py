@@ -9,11 +9,7 @@ from agl_gateway.normalizer import UNFINISHED, BrokenAnswerError, Normalizer, wr
 
 
 class StreamedAnswer:
-    """The answer that the chunks of a stream amount to, in the shape of an unstreamed one.
-
-    Args:
-        request: What is answered.
-    """
+    """The answer that the chunks of a stream amount to, in the shape of an unstreamed one."""
 
     def __init__(self, request: bytes) -> None:
         self._normalizer = Normalizer(request)

@@ -56,7 +56,7 @@ ADDRESS = re.compile(
 
 @dataclass(slots=True)
 class _Request:
-    scope: Scope
+    headers: dict[bytes, bytes]
     receive: Receive
     reply: Reply
     origin: Origin
@@ -146,8 +146,8 @@ class GatewayApp:
             method, handler = self._handlers.get(what, ("POST", None))
             if scope["method"] != method:
                 raise RefusedError(405, f"{path} takes {method}, not {scope['method']}")
-            origin = await self._origin(scope, match)
-            request = _Request(scope, receive, reply, origin)
+            headers = dict(scope["headers"])
+            request = _Request(headers, receive, reply, await self._origin(headers, match))
             if handler is not None:
                 await handler(request)
             elif dialect is not None:
@@ -169,23 +169,11 @@ class GatewayApp:
         body, content_type = exposition()
         await request.reply.whole(200, body, [(b"content-type", content_type.encode())])
 
-    async def _origin(self, scope: Scope, match: re.Match[str]) -> Origin:
-        rollout_id, attempt_id = match["rollout"] or "", match["attempt"] or ""
-        agent_name = ""
-        key = traceparent = b""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                key = value
-            elif name == b"x-api-key":
-                key = key or b"Bearer " + value
-            elif name == b"traceparent":
-                traceparent = value
-            elif name == b"x-agl-agent":
-                agent_name = value.decode("latin-1")
-            elif name == b"x-rollout-id":
-                rollout_id = rollout_id or value.decode("latin-1")
-            elif name == b"x-attempt-id":
-                attempt_id = attempt_id or value.decode("latin-1")
+    async def _origin(self, headers: dict[bytes, bytes], match: re.Match[str]) -> Origin:
+        key = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+        rollout_id = match["rollout"] or headers.get(b"x-rollout-id", b"").decode("latin-1")
+        attempt_id = match["attempt"] or headers.get(b"x-attempt-id", b"").decode("latin-1")
+        agent_name = headers.get(b"x-agl-agent", b"").decode("latin-1")
         if bool(rollout_id) != bool(attempt_id):
             raise RefusedError(
                 400,
@@ -195,6 +183,7 @@ class GatewayApp:
         has_key = bool(self.api_key) and hmac.compare_digest(key, self._authorization)
         if self.api_key and not has_key:
             await self._authorize(match["token"] or token_in(key), rollout_id, attempt_id)
+        traceparent = headers.get(b"traceparent", b"")
         return Origin(rollout_id, attempt_id, agent_name, traceparent, has_key)
 
     async def _authorize(self, token: str, rollout_id: str, attempt_id: str) -> None:
@@ -274,7 +263,7 @@ class GatewayApp:
         return Failover(
             lambda tried: self._choose(exchange.model, request.origin, tried),
             self.num_retries,
-            lambda: deadline_of(request.scope["headers"], start_time),
+            lambda: deadline_of(request.headers, start_time),
             request.origin.attempt_id,
         )
 

@@ -47,11 +47,7 @@ class OpenAttempt:
 
 
 class Attempts:
-    """Looks attempts and their tokens up in the store, and remembers what it found.
-
-    Args:
-        get_store: The store of this moment.
-    """
+    """Looks attempts and their tokens up in the store of the moment, and remembers them."""
 
     def __init__(self, get_store: Callable[[], LightningStore]) -> None:
         self._get_store = get_store

@@ -164,12 +164,7 @@ def _known(kind: Any, body: bytes | Raw, path: str, unreadable: list[str]) -> An
 
 
 def answer_attributes(answer: BackendAnswer, body: bytes) -> dict[str, Any]:
-    """What a span of the answer has; None for what the answer does not say.
-
-    Args:
-        answer: As ``read_answer`` gives it.
-        body: What it was read from.
-    """
+    """What a span has of the answer, read from ``body``; None for what that does not say."""
     attributes: dict[str, Any] = {
         Key.RESPONSE_ID: as_text(answer.id),
         Key.RESPONSE_MODEL: as_text(answer.model),

@@ -165,12 +165,10 @@ class Backends:
         self._serve(list(model_list), self._added)
 
     def add(self, entry: ModelConfig) -> None:
-        """Serve one model more; see ``Gateway.add_model``."""
         self.check_free(entry["model_name"])
         self._serve(self._listed, {**self._added, entry["model_name"]: entry})
 
     def remove(self, name: str) -> None:
-        """Serve an added model no more, if there is one of this name."""
         self._serve(self._listed, {n: entry for n, entry in self._added.items() if n != name})
 
     def check_free(self, name: str) -> None:
@@ -215,11 +213,9 @@ class Backends:
 
     @property
     def names(self) -> list[str]:
-        """The model names, in order of the list."""
         return list(self._by_name)
 
     def all(self) -> list[Backend]:
-        """Every backend of every model."""
         return [backend for replicas in self._by_name.values() for backend in replicas]
 
     def of(self, model_name: str) -> Sequence[Backend]:
@@ -231,10 +227,7 @@ class Backends:
     ) -> Backend | None:
         """The replica for a call: the least busy one, and the attempt's own while loads are equal.
 
-        Args:
-            model_name: What the call asks for; None comes back for an unknown name.
-            attempt_id: Whose call it is; those of one attempt go to one replica if they can.
-            tried: Replicas that come into question only when there are no others.
+        Those of ``tried`` only when there are no others; None for an unknown name.
         """
         replicas = self._by_name.get(model_name)
         if not replicas:

@@ -67,10 +67,7 @@ class Budgets:
         """Which limit of the run is used up; None while there is budget."""
 
     def admit(self, attempt_id: str) -> None:
-        """Count a call that begins.
-
-        Args:
-            attempt_id: Whose call it is; empty for one that belongs to no attempt.
+        """Count a call that begins, of an attempt or (with an empty id) of none.
 
         Raises:
             RefusedError: Status 429: a limit is reached. The message names it.

@@ -26,14 +26,7 @@ logger = logging.getLogger("agl.gateway")
 
 
 class CallLimits:
-    """Looks at every model call before it goes to a backend, and after it has ended.
-
-    Args:
-        backends: Of all models.
-        max_pause_seconds: How long a call waits at a paused model before it is refused.
-        budgets: Refuses calls over a limit.
-        get_store: The store of this moment; it knows mode and seed of a rollout.
-    """
+    """Looks at every model call before it goes to a backend, and after it has ended."""
 
     def __init__(
         self,
@@ -56,11 +49,6 @@ class CallLimits:
         self, record: CallRecord, exchange: Exchange, attempt: OpenAttempt | None
     ) -> None:
         """May wait, or refuse.
-
-        Args:
-            record: Of the call.
-            exchange: The call.
-            attempt: Whose it is, if it is an attempt's.
 
         Raises:
             RefusedError: A limit is reached, the model is paused, or nobody can say in which mode

@@ -70,7 +70,6 @@ class HttpGatewayClient(GatewayClient):
     async def open(
         self, store: LightningStore, rollout: AttemptedRollout, resources: NamedResources
     ) -> NamedResources:
-        """See ``GatewayClient.open``."""
         self.note(rollout, resources)
         asking = {
             name: one
@@ -96,7 +95,6 @@ class HttpGatewayClient(GatewayClient):
     async def wait_for_earlier_calls(
         self, rollout: AttemptedRollout, spans: Sequence[Span], *, at_end: bool = False
     ) -> tuple[int, bool]:
-        """See ``GatewayClient.wait_for_earlier_calls``."""
         attempt_id = rollout.attempt.attempt_id
         count = of_all = len(spans) + at_end
         in_order = True
@@ -161,7 +159,6 @@ class HttpGatewayClient(GatewayClient):
         return said["before"], said["in_order"]
 
     async def end(self, rollout: AttemptedRollout, *, patient: bool = True) -> GatewayError | None:
-        """See ``GatewayClient.end``."""
         attempt_id = rollout.attempt.attempt_id
         failure: GatewayError | None = None
         for gateway in self._gateways.get(attempt_id, {}).values():

@@ -38,10 +38,6 @@ class Exchange:
     recorded. Other dialects replace what differs. What is *recorded* is ``request`` and the
     backend's answer, a whole one as ``normalizer.read_whole`` gives it and the chunks of a stream
     as they came, so every dialect is recorded in one form.
-
-    Args:
-        request: The body of the call to the backend, as JSON.
-        fields: The same, taken apart.
     """
 
     added: Mapping[str, Raw] = dict.fromkeys(EXTENSIONS, TRUE)

@@ -48,12 +48,7 @@ CALL_FIELDS = frozenset(
 
 
 async def ask(backend: Backend, exchange: Exchange, path: str) -> "ProviderAnswer":
-    """Make a call.
-
-    Args:
-        backend: Which model, and LiteLLM's parameters.
-        exchange: The call.
-        path: What is called; only chat completions can be.
+    """Make a call of chat completions; no other can be made.
 
     Raises:
         RefusedError: It cannot be made.
@@ -94,14 +89,7 @@ async def ask(backend: Backend, exchange: Exchange, path: str) -> "ProviderAnswe
 
 
 class ProviderAnswer(Answer):
-    """What LiteLLM brings, in the form in which an OpenAI-compatible server would send it.
-
-    Args:
-        status: HTTP status.
-        body: If it is whole.
-        stream: LiteLLM's chunks, if it is a stream.
-        headers: Of the provider.
-    """
+    """What LiteLLM brings, whole or as its chunks, as an OpenAI-compatible server would send it."""
 
     def __init__(
         self, status: int, body: bytes, stream: Any, headers: Mapping[str, str] | None = None

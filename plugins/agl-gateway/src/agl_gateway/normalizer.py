@@ -30,16 +30,12 @@ Json = dict[str, Any]
 
 
 class BrokenAnswerError(Exception):
-    """The server says that its answer failed, or sends what is no part of an answer.
-
-    Args:
-        message: For the agent and for the record.
-        is_event: An event of the server says it already.
-    """
+    """The server says that its answer failed, or sends what is no part of an answer."""
 
     def __init__(self, message: str, is_event: bool = False) -> None:
         super().__init__(message)
         self.is_event = is_event
+        """Whether an event of the server says it already."""
 
 
 def wrong_form(data: bytes, failure: Exception) -> BrokenAnswerError:
@@ -130,11 +126,7 @@ class Normalizer:
         return chunk
 
     def take(self, chunk: Json, is_whole: bool = False) -> Json:
-        """Bring a chunk into the one form, in place.
-
-        Args:
-            chunk: As it came.
-            is_whole: Nothing comes after it.
+        """Bring a chunk into the one form, in place; after one that is whole nothing comes.
 
         Raises:
             BrokenAnswerError: The server ends an answer that failed.

@@ -11,9 +11,6 @@ class PauseControl:
 
     Each model has its own state, so that a frozen model answers while the one that is trained
     pauses.
-
-    Args:
-        max_pause_seconds: How long a call waits at a paused model before it is refused.
     """
 
     def __init__(self, max_pause_seconds: float) -> None:
@@ -38,14 +35,12 @@ class PauseControl:
         self._in_flight[model] += 1
 
     def leave(self, model: str) -> None:
-        """A call that had entered is over."""
         self._in_flight[model] -= 1
         if not self._in_flight[model]:
             del self._in_flight[model]
             self._notify()
 
     async def pause(self, model: str | None, refuse: bool) -> None:
-        """Let no more calls in."""
         self._paused[model] = refuse
         self._notify()
 
@@ -57,7 +52,6 @@ class PauseControl:
         self._notify()
 
     async def drain(self, model: str | None) -> None:
-        """Return when no call is in flight."""
         while self.in_flight(model):
             await self._changed.wait()
 

@@ -84,11 +84,9 @@ class Pool:
         return connection
 
     def keep(self, address: tuple[str, int], connection: "Connection") -> None:
-        """Have this connection for a later call."""
         self._idle.setdefault(address, []).append(connection)
 
     def drop(self, address: tuple[str, int], connection: "Connection") -> None:
-        """Forget a connection that is closed."""
         self.open.discard(connection)
         if not self.open:
             self._emptied.set()
@@ -173,7 +171,6 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close it now."""
         self._transport.abort()
 
     async def _more(self) -> None:

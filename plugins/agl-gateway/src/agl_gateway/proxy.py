@@ -314,7 +314,6 @@ class LLMProxy(Gateway):
 
     @property
     def model_names(self) -> list[str]:
-        """The served models, in order of the list."""
         return self._backends.names
 
     def as_resource(

@@ -46,11 +46,7 @@ class Recorder:
     """Takes records without waiting, and writes all that are there in one batch.
 
     While one batch is being written the next one gathers: the busier, the larger. Lives in one
-    event loop.
-
-    Args:
-        get_store: The store of this moment.
-        lost: Attempt id -> how many of its records will never be stored; the recorder adds to it.
+    event loop, and counts in ``lost``, by attempt, records that will never be stored.
     """
 
     def __init__(self, get_store: Callable[[], LightningStore], lost: Counter[str]) -> None:
@@ -139,10 +135,6 @@ class Recorder:
 
         Later ones stay for a while, so that the span can be stored before them.
 
-        Args:
-            attempt_id: Whose.
-            spans: That are to be stored.
-
         Returns:
             What the clock says; how many of the spans come before the next call; and whether their
             place is known: no call that ended after them is stored, and none before may have begun
@@ -203,9 +195,10 @@ class Recorder:
 
     async def _write(self, spans: Sequence[PackedSpan]) -> None:
         failures = 0
-        while spans:
+        while True:
             try:
                 await self._get_store().turn(spans, limit=0)
+                return
             except StoreUnavailableError as error:
                 wait = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
                 failures += 1
@@ -229,8 +222,6 @@ class Recorder:
             except Exception:
                 logger.exception("%d model calls could not be recorded", len(spans))
                 self._lost.update(span.attempt_id for span in spans)
-                return
-            else:
                 return
 
 

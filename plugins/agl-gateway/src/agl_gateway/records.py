@@ -95,12 +95,7 @@ class CallRecord:
         return self.start_time + time.perf_counter() - self._started
 
     def end(self, error: str | None, kind: ErrorKind = "infrastructure") -> bool:
-        """The call is over; False when it was already.
-
-        Args:
-            error: Why there is no whole answer, if there is none.
-            kind: Whose fault that is.
-        """
+        """The call is over, with an answer or an error; False when it was over already."""
         if self.end_time is not None:
             return False
         self.end_time = self.now()

@@ -41,12 +41,7 @@ KEPT_HEADERS = ("content-type", "retry-after", "x-request-id")
 
 
 class Recording:
-    """Backends whose every answer is written down.
-
-    Args:
-        backends: Who really answers.
-        folder: Where; made if it does not exist.
-        resume: Go on with the recording that is there.
+    """Backends whose every answer is written down in a folder, anew or behind what is there.
 
     Raises:
         ConfigError: There is a recording in it already, or it cannot be written to.
@@ -78,7 +73,6 @@ class Recording:
     async def open(
         self, failover: Failover, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
-        """Let the backends answer."""
         entry: dict[str, Any] = {"path": path, "request": json.loads(exchange.asked)}
         try:
             answer = await self._backends.open(failover, exchange, path, callbacks)
@@ -142,9 +136,6 @@ class Replay:
 
     The first request that was not recorded, or not so often, ends it: this call and all after it
     are refused with the difference to what was recorded.
-
-    Args:
-        folder: Of the recording.
 
     Raises:
         ConfigError: There is none.

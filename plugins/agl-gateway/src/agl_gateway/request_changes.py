@@ -122,11 +122,6 @@ def give_seed(
 ) -> Callable[[], None] | None:
     """Set the seed of a call, where it has none: from that of its rollout, and which call it is.
 
-    Args:
-        exchange: The call.
-        seed: Of its rollout.
-        conversations: Of its attempt, by their openings.
-
     Returns:
         What lets who asks again, having got no answer, have the same number; None where the agent,
         or what is forced, gave a seed.

@@ -39,7 +39,6 @@ class ResponseHistory:
         self._size = 0
 
     def forget(self, attempt_id: str) -> None:
-        """The attempt has ended."""
         if attempt_id in self._attempts:
             self._size -= self._attempts.pop(attempt_id).size
 
@@ -65,13 +64,9 @@ class ResponseHistory:
     def keep(
         self, attempt_id: str, response_id: str, before: str | None, items: Sequence[Any]
     ) -> None:
-        """Keep a response, as long as there is room.
+        """Keep what a request added to the response ``before`` it, and its answer, while room is.
 
-        Args:
-            attempt_id: Whose it is.
-            response_id: Its id. Of two with one id neither is kept: nobody knows which is meant.
-            before: Id of the response that it went on from.
-            items: What its request added to that, and its answer.
+        Of two responses with one id neither is kept: nobody knows which is meant.
         """
         attempt = self._attempts.setdefault(attempt_id, _AttemptResponses())
         self._attempts.move_to_end(attempt_id)

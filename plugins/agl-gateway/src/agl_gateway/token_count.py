@@ -20,13 +20,7 @@ class _Counted(msgspec.Struct):
 async def count_tokens(
     exchange: Exchange, upstream: Upstream, failover: Failover, strict: bool
 ) -> bytes:
-    """The answer of ``/v1/messages/count_tokens``.
-
-    Args:
-        exchange: What is asked, as vLLM's ``/tokenize`` takes it.
-        upstream: Servers.
-        failover: Which of them.
-        strict: An estimate will not do.
+    """The answer of ``/v1/messages/count_tokens``, asked for as vLLM's ``/tokenize`` takes it.
 
     Raises:
         RefusedError: No server can be reached, or none counts and an estimate will not do.

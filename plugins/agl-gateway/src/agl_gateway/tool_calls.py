@@ -29,7 +29,6 @@ class ToolCall:
     """An empty object has come as arguments: a placeholder, if text comes after it."""
 
     def as_chat(self) -> dict[str, Any]:
-        """The call as a message has it."""
         said = {"name": self.name, ARGUMENTS[self.kind]: self.arguments}
         return {"id": self.call_id, "type": self.kind, self.kind: said}
 
@@ -44,12 +43,9 @@ class ToolCall:
         return {"index": self.number, self.kind: {ARGUMENTS[self.kind]: "{}"}}
 
     def begins_another(self, call_id: str, name: str, is_numbered: bool) -> bool:
-        """Whether a piece that seems to be of this call begins another one.
+        """Whether a piece with this id and name, which may be empty, begins another call.
 
-        Args:
-            call_id: That of the piece, or nothing.
-            name: That of the piece, or nothing.
-            is_numbered: The server's number of the piece is that of this call.
+        It seems to be of this one, whose number the server has given it if it ``is_numbered``.
         """
         if call_id and self.has_own_id and call_id != self.call_id:
             return True

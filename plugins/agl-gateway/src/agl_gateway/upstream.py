@@ -5,7 +5,7 @@ import functools
 import io
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -73,8 +73,7 @@ class Failover:
     def failed(self, rest_seconds: float | None = None) -> float | None:
         """The try has failed; after how many seconds the next one begins, or None: it is over.
 
-        Args:
-            rest_seconds: How long the backend asked to be left alone.
+        The backend may have asked to be left alone for ``rest_seconds``.
         """
         now = time.monotonic()
         self._tried[self.backend] = _rest(self.backend, rest_seconds, now)
@@ -111,20 +110,13 @@ def _rest(backend: Backend, asked_seconds: float | None, now: float) -> float:
     return 0.0
 
 
-def deadline_of(headers: Iterable[tuple[bytes, bytes]], start_time: float) -> float | None:
-    """Until when a call's client waits, if it says so.
-
-    Args:
-        headers: Of the call, names in lower case.
-        start_time: When it came.
-    """
-    for name, value in headers:
-        if name in DEADLINE_HEADERS:
-            try:
-                return start_time + float(value)
-            except ValueError:  # "None": for ever
-                return None
-    return None
+def deadline_of(headers: Mapping[bytes, bytes], start_time: float) -> float | None:
+    """Until when a call's client waits, if it says so in its headers."""
+    given = next((headers[name] for name in DEADLINE_HEADERS if name in headers), b"")
+    try:
+        return start_time + float(given)
+    except ValueError:  # nothing, or "None": for ever
+        return None
 
 
 class _AiohttpAnswer(Answer):
@@ -154,13 +146,7 @@ class Upstream(Protocol):
     async def open(
         self, failover: Failover, exchange: Exchange, path: str, callbacks: tuple[str, ...]
     ) -> Answer:
-        """Send a call, and return its answer when status and headers are there.
-
-        Args:
-            failover: Who shall answer, and who else when that fails.
-            exchange: The call.
-            path: What is called, under the backend's ``api_base``.
-            callbacks: What to ask the backend for, if it takes such things.
+        """Send a call to a path under ``api_base``; return when status and headers are there.
 
         Raises:
             RefusedError: There is no answer that could be passed on.

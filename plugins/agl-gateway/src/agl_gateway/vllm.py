@@ -26,7 +26,6 @@ class ReturnTokenIds:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         is_asked = scope["type"] == "http" and scope["method"] == "POST"
         if not is_asked or not scope["path"].endswith(PATHS):
             return await self.app(scope, receive, send)
@@ -36,8 +35,7 @@ class ReturnTokenIds:
         body = _asking(given)
         headers = [header for header in scope["headers"] if header[0] != b"content-length"]
         headers.append((b"content-length", b"%d" % len(body)))
-        whole = {"type": "http.request", "body": body, "more_body": False}
-        return await self.app({**scope, "headers": headers}, first(whole, receive), send)
+        return await self.app({**scope, "headers": headers}, first(body, receive), send)
 
 
 def _asking(body: bytes) -> bytes:

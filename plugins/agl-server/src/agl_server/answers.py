@@ -42,7 +42,6 @@ class Answer(Response):
             self.raw_headers.append((name.lower().encode(), value.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
         headers = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **headers})
         for number, piece in enumerate(self.pieces, 1):

@@ -56,7 +56,6 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Of the operation."""
         return self.method.__name__
 
     @functools.cached_property
@@ -93,12 +92,10 @@ class Call:
 
     @functools.cached_property
     def answer_type(self) -> Any:
-        """The answer's type on the wire."""
         return self.answers or self.hints["return"]
 
     @functools.cached_property
     def answer(self) -> TypeAdapter[Any]:
-        """Reads and writes answers."""
         return TypeAdapter(self.answer_type)
 
     def request(self, arguments: dict[str, Any]) -> tuple[str, Any]:
@@ -146,7 +143,6 @@ class Call:
 
     @functools.cached_property
     def summary(self) -> str:
-        """What it does, in a sentence."""
         return (self.method.__doc__ or "").partition("\n\n")[0]
 
     @functools.cached_property

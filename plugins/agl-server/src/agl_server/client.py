@@ -90,7 +90,6 @@ class LightningStoreClient(LightningStore):
 
     @property
     def server_address(self) -> str:
-        """Of the server that is asked."""
         return self._transport.address
 
     @property
@@ -103,7 +102,6 @@ class LightningStoreClient(LightningStore):
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        """Everything."""
         said = LightningStoreCapabilities(zero_copy=True, otlp_traces=True, persistent=True)
         return {**super().capabilities, **said}
 
@@ -137,11 +135,9 @@ class LightningStoreClient(LightningStore):
         return await self._post("/tokens", body | {"seconds": seconds}, _text)
 
     async def read_token(self, token: str) -> Grant | None:
-        """What a token of the server allows; None for any other."""
         return await self._post("/tokens/read", {"token": token}, _maybe_grant)
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
-        """Ask the server; see ``agl_server/calls.py``."""
         call = CALLS[operation]
         arguments = call.complete(copy_of_changes(arguments))
         if "key" in arguments:  # what is asked twice is done once

@@ -169,11 +169,9 @@ def _listed(error: ValidationError, place: str) -> list[dict[str, Any]]:
 
 
 class Dispatch:
-    """Answers requests for the routes of the store, and passes everything else on.
+    """Answers requests for the routes of the store, in whose order paths are tried.
 
-    Args:
-        app: Where the rest goes, for admins, and for readers to look at.
-        routes: In the order in which paths are tried.
+    Everything else goes on to ``app``, from admins, and from readers to look at.
     """
 
     def __init__(self, app: App, routes: Sequence[Route]) -> None:
@@ -182,7 +180,6 @@ class Dispatch:
         self._patterns = [(compile_path(one.path)[0], one) for one in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         RETRY_SECONDS.set(0.0)  # for its task: who gets a 503 decides how long it waits
         # None, too: the task of a pipelined request begins with what the one before it had.
         answers.FENCE.set(None)
@@ -239,12 +236,7 @@ _attempted = TypeAdapter(AttemptedRollout)
 
 
 class Grants:
-    """Looks at what ``Authenticated`` noted of each request.
-
-    Args:
-        store: What is served.
-        tokens: Make the tokens of what is claimed; None where nobody needs any.
-    """
+    """Looks at what ``Authenticated`` noted of each request; without tokens nobody needs one."""
 
     def __init__(self, store: LightningStore, tokens: Tokens | None) -> None:
         self._store, self._tokens = store, tokens

@@ -56,12 +56,7 @@ _text, _grant = TypeAdapter(str), TypeAdapter(Grant)
 
 
 class StoreRoutes:
-    """Answers requests out of one store.
-
-    Args:
-        store: Any store; it is called from the server's event loop.
-        tokens: Make the tokens of what is claimed; None where nobody needs any.
-    """
+    """Answers requests out of one store, which is called from the server's event loop."""
 
     def __init__(self, store: LightningStore, tokens: Tokens | None = None) -> None:
         self.store, self._grants = store, Grants(store, tokens)

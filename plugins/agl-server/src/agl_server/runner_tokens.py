@@ -43,7 +43,6 @@ class TokenSlot:
             raise ConfigError(f"{path.parent}: others can write there; remove it, or set TMPDIR")
 
     def put(self, token: str) -> None:
-        """Leave the token here."""
         if self._path is None:
             os.pwrite(self._file.fileno(), token.encode(), 0)
             return
@@ -90,11 +89,7 @@ def slot_of_server(url: str) -> TokenSlot:
 
 
 class ClaimTokens:
-    """The tokens that came with claims.
-
-    Args:
-        own: The token of whoever claims.
-    """
+    """The tokens that came with the claims of who has the token ``own``."""
 
     def __init__(self, own: str | TokenSlot | None) -> None:
         self._own = own

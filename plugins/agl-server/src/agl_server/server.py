@@ -212,6 +212,5 @@ class LightningStoreServer(ForwardingStore):
         return f"{self.endpoint}{TRACES}"
 
     async def close(self) -> None:
-        """Stop, and close the wrapped store."""
         await self.stop()
         await self.target.close()

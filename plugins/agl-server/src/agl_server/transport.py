@@ -87,7 +87,6 @@ class Transport:
 
     @property
     def address(self) -> str:
-        """Of the server that is asked."""
         return self.addresses[0]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,7 +138,6 @@ class Transport:
         return await self._ask(_Request("POST", path, {}, content, headers, wait_seconds))
 
     async def close(self) -> None:
-        """Close the connections of this process; who waits for an answer is refused."""
         self._num_closes += 1
         await self._sessions.close()
 
@@ -254,7 +252,6 @@ class _Sessions:
         ] = WeakKeyDictionary()
 
     async def get(self) -> aiohttp.ClientSession:
-        """The session of the running loop."""
         self._leave_parents_alone()
         if isinstance(self._owner.token, TokenSlot):
             await self._owner.token.wait()

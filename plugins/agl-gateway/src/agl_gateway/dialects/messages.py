@@ -46,10 +46,6 @@ _COUNTED = ("model", "messages", "tools", "continue_final_message", "add_generat
 def to_chat(request: Fields, max_tokens: int | None = None) -> dict[str, Any]:
     """The chat completion request.
 
-    Args:
-        request: As it came.
-        max_tokens: Of the answer.
-
     Raises:
         FieldError: A field is wrong, or cannot be translated.
     """

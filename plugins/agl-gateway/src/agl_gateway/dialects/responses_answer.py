@@ -61,7 +61,6 @@ class Echo:
             self.fields[name] = value
 
     def response(self, head: Mapping[str, Any], status: str, output: list[Item]) -> Item:
-        """A response object."""
         return {
             "id": str(head.get("id")),
             "object": "response",
@@ -78,12 +77,7 @@ class Echo:
 
 
 class ResponseStream(ChatStream):
-    """From ``response.created`` to ``response.completed``; one item is open at a time.
-
-    Args:
-        echo: What the answer repeats of the request.
-        keep: Gets the complete answer.
-    """
+    """From ``response.created`` to ``response.completed``; one item is open at a time."""
 
     def __init__(self, echo: Echo, keep: Callable[[Item], None] | None = None) -> None:
         self._echo = echo

@@ -44,12 +44,7 @@ class ChatStream:
         raise NotImplementedError
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
-        """The answer is complete.
-
-        Args:
-            choice: ``finish_reason`` and ``stop_reason``.
-            usage: As the backend counts it; empty when it does not.
-        """
+        """The answer is complete; ``choice`` says why, and ``usage`` may be empty."""
         raise NotImplementedError
 
     def broken(self, status: int, message: str) -> bytes:
@@ -68,12 +63,7 @@ class _Piece(NamedTuple):
 
 
 class Translated(Exchange):
-    """One call, translated there and back.
-
-    Args:
-        chat: The chat completion to ask for.
-        stream: What the agent gets, if it asked for a stream.
-    """
+    """One call, translated there and back: asked for as ``chat``, and answered by ``stream``."""
 
     def __init__(self, chat: dict[str, Any], stream: ChatStream) -> None:
         if chat.get("stream"):

@@ -32,9 +32,7 @@ Tell = Callable[[str], None]
 def run_as_process(main: Callable[[], Coroutine[Any, Any, object]], tell: Tell) -> None:
     """Run a bundle as the whole life of a forked process; does not return.
 
-    Args:
-        main: Makes the coroutine, on the loop that runs it.
-        tell: Is told ``FINISHED`` at the end, or what the process dies of.
+    At the end ``tell`` gets ``FINISHED``, or what the process dies of.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl+C means
     gc.freeze()  # what the parent has made is no garbage of this process

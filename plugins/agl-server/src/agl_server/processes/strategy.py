@@ -155,44 +155,31 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def execute(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore
     ) -> None:
-        """Run this machine's part to the end; see ``ExecutionStrategy.execute``."""
         if self._is_shared:
             beside = SharedMemoryExecutionStrategy(1, "runner", self.graceful_timeout)
             beside.ask_to_stop = self.ask_to_stop
             return beside.execute(algorithm, runner, store)
-        managed = self._manages(store)
         self.prepare()
-        if not managed:
+        if not self._manages(store):
             self._close_socket()
-        self._runner_token = TokenSlot()
-        try:
-            self._execute(algorithm, runner, store, managed)
-        finally:
-            self._close_socket()
-            self._runner_token.clear()
-
-    def _execute(
-        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, managed: bool
-    ) -> None:
         fork = multiprocessing.get_context("fork")
-        stop = MultiprocessingEvent(ctx=fork)
-        reports = Reports()
+        stop, reports = MultiprocessingEvent(ctx=fork), Reports()
         supervisor = None
-        if self.role != "algorithm":
-            main = self._runner_main(runner, None if managed else store, stop)
-            timeouts = self.graceful_timeout, self.terminate_timeout
-            supervisor = Supervisor(
-                Runners(fork, main, self.n_runners, stop, *timeouts),
-                after_fork=self._close_socket,
-                on_report=reports.deliver,
-            )
-        try:
-            terminated = asyncio.run(
-                self._run(algorithm, store, managed, stop, supervisor, reports)
-            )
-        finally:
-            if supervisor is not None:
-                supervisor.end()
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._close_socket)
+            self._runner_token = TokenSlot()
+            ending.callback(self._runner_token.clear)
+            if self.role != "algorithm":
+                given = None if self._manages(store) else store
+                main = self._runner_main(runner, given, stop)
+                timeouts = self.graceful_timeout, self.terminate_timeout
+                supervisor = Supervisor(
+                    Runners(fork, main, self.n_runners, stop, *timeouts),
+                    after_fork=self._close_socket,
+                    on_report=reports.deliver,
+                )
+                ending.callback(supervisor.end)
+            terminated = asyncio.run(self._run(algorithm, store, stop, supervisor, reports))
         if terminated and self.role != "runner":
             raise SystemExit(128 + signal.SIGTERM)
 
@@ -221,14 +208,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self,
         algorithm: AlgorithmBundle,
         store: LightningStore,
-        managed: bool,
         stop: ExecutionEvent,
         supervisor: Supervisor | None,
         reports: Reports,
     ) -> bool:
-        """Run to the end; whether SIGTERM was what ended it."""
         terminated = False
-        async with self._reached(store, managed) as reached:
+        async with self._reached(store) as reached:
             reports.open()
             if supervisor is not None:
                 supervisor.watch()
@@ -278,11 +263,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         return terminated
 
     @contextlib.asynccontextmanager
-    async def _reached(
-        self, store: LightningStore, managed: bool
-    ) -> AsyncGenerator[LightningStore]:
+    async def _reached(self, store: LightningStore) -> AsyncGenerator[LightningStore]:
         """The store as this process reaches it: as it was given, or served, here or elsewhere."""
-        if not managed:
+        if not self._manages(store):
             yield store
         elif self.role == "runner":
             client = LightningStoreClient(self._url(), token=self.token or self._left_token())

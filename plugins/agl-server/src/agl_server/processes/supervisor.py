@@ -179,7 +179,6 @@ class Supervisor:
             self._end_orphans(f"the supervisor of the runners died: {how}")
 
     def _end_orphans(self, message: str) -> None:
-        """End the runners of a supervisor that ended before them, and report their death."""
         for worker_id, runner in self._alive.items():
             kill_descendants(runner, itself=True)
             died = RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True, is_orphan=True)
