@@ -158,7 +158,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if self._is_shared:
             beside = SharedMemoryExecutionStrategy(1, "runner", self.graceful_timeout)
             beside.ask_to_stop = self.ask_to_stop
-            return beside.execute(algorithm, runner, store)
+            beside.execute(algorithm, runner, store)
+            return
         self.prepare()
         if not self._manages(store):
             self._close_socket()
