@@ -8,7 +8,7 @@ import pytest
 
 import agl
 from agl.store.packed_span import span_of
-from agl.store.queries import make_query
+from agl.store.queries import DocumentQuery, make_query
 from agl_sqlite.file import open_to_read
 from agl_sqlite.lookups import SqliteLookups
 
@@ -28,7 +28,7 @@ def _plan(file: Path, kind: str, query: Any) -> list[str]:
     connection = open_to_read(file)
     found, asked = SqliteLookups(connection), list[str]()
     connection.set_trace_callback(asked.append)
-    asks = make_query(kind, **{"limit": 2, **query})
+    asks = DocumentQuery(**query) if kind == "documents" else make_query(kind, limit=2, **query)
     given = ("ro-1", None, asks, span_of) if kind == "spans" else (asks,)
     getattr(found, f"query_{kind}")(*given)
     connection.set_trace_callback(None)
@@ -49,6 +49,11 @@ def _plan(file: Path, kind: str, query: Any) -> list[str]:
 def test_a_page_is_looked_up_by_keys(file, kind, query, first):
     plan = _plan(file, kind, query)
     assert re.match(f"SEARCH {first} PRIMARY KEY", plan[0]), plan
+
+
+def test_documents_of_rollouts_are_looked_up_by_rollout(file):
+    plan = _plan(file, "documents", {"kind": "ledger", "rollout_id_in": ["ro-1"]})
+    assert plan[0] == "SEARCH document USING INDEX document_rollout (n=?)", plan
 
 
 LOW, GOOD_VAL = {"reward_below": 1}, {"mode": "val", "status_in": ["succeeded"]}

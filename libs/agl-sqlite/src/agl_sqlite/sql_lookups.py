@@ -156,7 +156,9 @@ class SqlLookups(ABC):
         return [found[key] for key in keys]
 
     def query_documents(self, query: DocumentQuery) -> PaginatedResult[Document]:
-        conditions, values = ["kind = ?"], [query.kind]
+        # Few rollouts lead to fewer documents than the kind does, which a planner cannot know.
+        hint = self.hint if query.rollout_id_in is not None else ""
+        conditions, values = [f"{hint}kind = ?"], [query.kind]
         if query.key_in is not None:
             sql, given = self.within("key", query.key_in)
             conditions.append(sql)
