@@ -8,6 +8,7 @@ import agl
 from agl.types import Document
 from agl_records.ledger.documents import count_parts, each_part, put_parts
 from agl_records.ledger.ledger import Ledger, load_parts
+from agl_records.ledger.tables import read_accounts
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
     Advantage,
@@ -143,6 +144,28 @@ async def test_accounts_are_read_page_by_page_and_those_asked_for_alone(memory_s
     assert await count_parts(memory_store, run="a", step=2) == 5
     await memory_store.delete_rollouts(ids[:4])
     assert await count_parts(memory_store) == 4
+
+
+@pytest.mark.parametrize("runs", [["a", "b"], ["a"]])
+async def test_a_step_of_known_runs_is_found_without_reading_other_steps(
+    memory_store, monkeypatch, runs
+):
+    rollout_id = (await memory_store.enqueue_rollout("task")).rollout_id
+    for run in ("a", "b"):
+        await put_parts(memory_store, [part_of(rollout_id, step, run=run) for step in range(9)])
+    about = {"algorithm": "toy", "status": "finished", "create_time": 0.0}
+    await memory_store.put_documents([Document(kind="run", key=one, body=about) for one in runs])
+    read, query = [], memory_store.query_documents
+
+    async def counted(kind, **asked):
+        found = await query(kind, **asked)
+        read.extend(found if kind == "ledger" and asked.get("limit") != 1 else [])
+        return found
+
+    monkeypatch.setattr(memory_store, "query_documents", counted)
+    accounts = await read_accounts(memory_store, step=3)
+    assert sorted(part.run for part in accounts.parts) == ["a", "b"]
+    assert len(read) == (2 if len(runs) == 2 else 18)
 
 
 async def test_account_that_cannot_be_read_says_so_and_spares_the_others(memory_store):

@@ -1,6 +1,7 @@
 """The accounts of a store, summed up per step."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ from agl.store.base import LightningStore
 from agl_records.ledger.documents import count_parts, each_part
 from agl_records.ledger.ledger import Ledger, load_parts
 from agl_records.types import LedgerError, LedgerPart
+from agl_runs.store import query_runs
 
 Key = tuple[str, str, int | None, str]
 """(run, algorithm, step, mode)."""
@@ -72,14 +74,23 @@ async def read_accounts(
     """
     accounts = Accounts()
     known: set[str] = set()
-    async for part in each_part(store, run=run, step=step):
-        known.add(part.rollout_id)
-        accounts.add(part)
-        if step is not None and not part.lost and not part.problem:
-            accounts.parts.append(part)
+    runs = [run] if run is not None or step is None else await _runs(store)
+    for one in runs:
+        async for part in each_part(store, run=one, step=step):
+            known.add(part.rollout_id)
+            accounts.add(part)
+            if step is not None and not part.lost and not part.problem:
+                accounts.parts.append(part)
     if run is None and step is None:
         accounts.without = (await store.query_rollouts(limit=1)).total - len(known)
     return accounts
+
+
+async def _runs(store: LightningStore) -> Sequence[str | None]:
+    """Runs that have all accounts, as those of a step are found by run; else None: of any run."""
+    runs = [one.run_id for one in await query_runs(store)]
+    counted = sum([await count_parts(store, run=one) for one in runs])
+    return runs if counted == await count_parts(store) else [None]
 
 
 async def read_newest_accounts(store: LightningStore) -> Accounts:
