@@ -95,7 +95,7 @@ async def test_every_open_attempt_of_a_dead_runner_ends(memory_store):
     done = await store.start_rollout("done", worker_id=name)
     await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded")
     bystander = await store.start_rollout("of another runner", worker_id=worker_name(1, pid=1))
-    await mark_lost(store, RunnerDied(0, 1, -9, "ended by SIGKILL", given_up=False))
+    await mark_lost(store, RunnerDied(0, 1, "ended by SIGKILL", given_up=False))
     for rollout in (cancelled, restarted, running):
         attempt = (await store.query_attempts(rollout.rollout_id))[0]
         assert attempt.status == "unresponsive"
@@ -118,13 +118,13 @@ async def test_what_else_a_dead_runner_had_is_marked_though_one_was_deleted(memo
     name = worker_name(0, pid=1)
     sibling, gone = [await memory_store.start_rollout(n, worker_id=name) for n in range(2)]
     await memory_store.delete_rollouts([gone.rollout_id])
-    await mark_lost(memory_store, RunnerDied(0, 1, -9, "ended by SIGKILL", given_up=False))
+    await mark_lost(memory_store, RunnerDied(0, 1, "ended by SIGKILL", given_up=False))
     (attempt,) = await memory_store.query_attempts(sibling.rollout_id)
     assert attempt.status == "unresponsive"
 
 
 async def test_runner_that_the_store_does_not_know_left_nothing(memory_store):
-    await mark_lost(memory_store, RunnerDied(0, os.getpid(), 1, "no device", given_up=True))
+    await mark_lost(memory_store, RunnerDied(0, os.getpid(), "no device", given_up=True))
     assert not await memory_store.query_workers()
 
 
@@ -192,6 +192,6 @@ async def test_death_of_the_supervisor_costs_a_rollout_no_attempt(memory_store, 
     name = worker_name(0, pid=1)
     config = agl.RolloutConfig(max_attempts=1, retry_condition=["unresponsive"])
     claimed = await memory_store.start_rollout(0, config=config, worker_id=name)
-    await mark_lost(memory_store, RunnerDied(0, 1, -9, "it died", True, is_orphan=is_orphan))
+    await mark_lost(memory_store, RunnerDied(0, 1, "it died", True, is_orphan=is_orphan))
     rollout = await memory_store.get_rollout_by_id(claimed.rollout_id)
     assert (rollout.status, rollout.attempt.error.type) == (becomes, "RunnerDied")

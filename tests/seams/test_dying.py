@@ -338,7 +338,7 @@ async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(mo
     store, reports = DiskOf(refusals=2), Reports()
     reports.open()
     await store.claimed_by(worker_name(0, pid=1))
-    reports.deliver(RunnerDied(0, 1, 1, "StoreDiskError: full", False))
+    reports.deliver(RunnerDied(0, 1, "StoreDiskError: full", False))
     reports.deliver(AllEnded())
     await reports.follow(store)
     assert await store.statuses() == ["failed"]
@@ -352,7 +352,7 @@ async def test_every_dead_runner_is_noted_at_the_end(is_followed: bool) -> None:
     await store.claimed_by(*(worker_name(number, pid=1) for number in range(3)))
     following = asyncio.ensure_future(reports.follow(store))
     for number in range(3):
-        reports.deliver(RunnerDied(number, 1, 1, "exit code 1", False))
+        reports.deliver(RunnerDied(number, 1, "exit code 1", False))
     if is_followed:
         await asyncio.sleep(0.1)  # the first cannot be noted, and is told again at the end
     following.cancel()
@@ -365,7 +365,7 @@ async def test_every_dead_runner_is_noted_at_the_end(is_followed: bool) -> None:
 async def test_runner_that_found_no_store_ends_the_run_whatever_its_text() -> None:
     reports = Reports()
     reports.open()
-    reports.deliver(RunnerDied(0, 1, 1, "StoreUnavailableError: says an agent", False))
-    reports.deliver(RunnerDied(0, 1, 69, "the store is gone", False, store_away=True))
+    reports.deliver(RunnerDied(0, 1, "StoreUnavailableError: says an agent", False))
+    reports.deliver(RunnerDied(0, 1, "the store is gone", False, store_away=True))
     with pytest.raises(RunnerCrashError, match="runner 0: the store is gone"):
         await reports.follow(agl.InMemoryLightningStore())

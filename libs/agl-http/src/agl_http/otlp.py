@@ -50,9 +50,6 @@ def packed_of(body: bytes) -> tuple[list[PackedSpan], list[str]]:
     Whose span it is, and optionally its number, stands in the span's attributes or else in its
     resource's: see ``agl.semconv.LightningResourceAttributes``.
 
-    Args:
-        body: The request, unpacked.
-
     Returns:
         The spans in the order of the request, and for each span that cannot be stored a sentence
         that says why.

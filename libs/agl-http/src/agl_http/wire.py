@@ -28,15 +28,7 @@ RETRY_AFTER = {"Retry-After": "1"}
 MAX_WAIT_SECONDS = 60.0
 """Longest that one claiming request is held; clients ask again."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-FEATURES = (
-    "spans/batch",
-    "turn",
-    "wait_seconds",
-    "idempotency",
-    "ledger",
-    "indexes",
-    "documents",
-)
+FEATURES = ("spans/batch", "turn", "wait_seconds", "idempotency", "ledger", "indexes", "documents")
 """What ``/health`` lists, so that a client can tell this server from 0.3's."""
 
 
@@ -133,7 +125,6 @@ class Claimed(AttemptedRollout):
     """What was claimed, with the token of its attempt; see ``agl_http.tokens``."""
 
     span_token: str | None = None
-    """Of role ``attempt``."""
 
     def plain(self) -> AttemptedRollout:
         """What the runner sees."""
@@ -145,9 +136,7 @@ class TurnAnswer(BaseModel):
     """What a turn did."""
 
     spans: list[SpanReceipt]
-    """Those that were added."""
     attempt: Attempt | None
-    """The ended attempt."""
     claimed: list[Claimed]
 
 

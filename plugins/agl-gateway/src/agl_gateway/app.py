@@ -20,15 +20,14 @@ from agl_gateway.asgi import JSON, Interruptible, Reply, Tracker, read_body
 from agl_gateway.attempts import Attempts, OpenAttempt
 from agl_gateway.backends import Backend
 from agl_gateway.call_limits import CallLimits
-from agl_gateway.dialect import Completions, Dialect, Exchange, dumps
+from agl_gateway.dialect import TOKENIZE, Completions, Dialect, Exchange, dumps
 from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
-from agl_gateway.errors import ClientGoneError, ErrorKind, RefusedError
+from agl_gateway.errors import NOT_JSON, BrokenOffError, ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.recorder import Recorder, read_spans
-from agl_gateway.records import CallRecord, Origin
+from agl_gateway.records import BYTES_PER_TOKEN, CallRecord, Origin
 from agl_gateway.response_history import ResponseHistory
-from agl_gateway.token_count import count_tokens
 from agl_gateway.upstream import Failover, Upstream, deadline_of
 from agl_http.layers import Receive, Scope, Send
 from agl_http.metrics import CONTENT_TYPE, RequestMetrics
@@ -54,6 +53,13 @@ ADDRESS = re.compile(
 )
 
 
+IMAGE = re.compile(rb'(?<="url":")data:[^"]*')
+
+
+class _Counted(msgspec.Struct):
+    count: int
+
+
 @dataclass(slots=True)
 class _Request:
     headers: dict[bytes, bytes]
@@ -69,9 +75,7 @@ class GatewayApp:
     call_limits: CallLimits
     """What every call passes; they know the backends."""
     upstream: Upstream
-    """What answers calls."""
     get_store: Callable[[], LightningStore]
-    """Where calls are recorded."""
     callbacks: tuple[str, ...]
     num_retries: int
     api_key: str | None
@@ -251,13 +255,35 @@ class GatewayApp:
             await asyncio.wait_for(self.recorder.flush(attempt_id), STORE_SECONDS)
 
     async def _count_tokens(self, request: _Request) -> None:
-        """Answer how many tokens a message would have."""
+        """Answer how many tokens a message would have, by the model's server or by an estimate."""
         body = await read_body(request.receive, self.max_body_bytes)
         exchange = DIALECTS["messages/count_tokens"].read(body)
         strict = self._choose(exchange.model, request.origin).settings.strict
         failover = self._failover(exchange, request, time.time())
-        counted = await count_tokens(exchange, self.upstream, failover, strict)
-        await request.reply.whole(200, counted, JSON)
+        try:
+            with (
+                closing(failover),
+                closing(await self.upstream.open(failover, exchange, TOKENIZE, ())) as answer,
+            ):
+                why = f"{TOKENIZE} answered {answer.status}"
+                if answer.status == 200:
+                    counted = msgspec.json.decode(await answer.read(), type=_Counted)
+                    return await request.reply.whole(200, dumps({"input_tokens": counted.count}))
+        except RefusedError as refused:
+            if refused.status >= 500:
+                raise
+            why = refused.message
+        except (BrokenOffError, *NOT_JSON) as error:
+            why = f"{TOKENIZE}: {error}"
+        if strict:
+            raise RefusedError(
+                404,
+                f"nobody counts tokens of model {exchange.model!r} ({why}), and the model is "
+                "strict: no estimate will do",
+            )
+        size = len(IMAGE.sub(b"", exchange.request))
+        said = {"input_tokens": size // BYTES_PER_TOKEN, "is_estimate": True}
+        return await request.reply.whole(200, dumps(said))
 
     def _failover(self, exchange: Exchange, request: _Request, start_time: float) -> Failover:
         return Failover(

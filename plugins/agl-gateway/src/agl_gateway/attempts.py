@@ -42,7 +42,6 @@ class OpenAttempt:
     )
     """By their openings; their calls are numbered."""
     rollout: RolloutSettings | None = None
-    """Once it was looked up."""
     known_until: float = 0.0
 
 

@@ -41,19 +41,17 @@ attempt's earlier calls is worth more than an even load."""
 
 @dataclass(frozen=True)
 class Settings:
-    """What an entry of a model list says of every call, whichever replica answers it."""
+    """What an entry of a model list says of every call, whichever replica answers it.
+
+    See ``ModelConfig``.
+    """
 
     forced_parameters: ForcedParameters = field(default_factory=ForcedParameters)
-    """Parameters that calls get whatever the agent says, by mode of the rollout."""
     price: Price | None = None
     send_seed: bool = False
-    """Whether calls get a seed, from that of their rollout."""
     max_tokens: Count | None = None
-    """Of an answer for which the agent sets no limit."""
     strict: bool = False
-    """Whether a request is refused that cannot be translated whole."""
     system_messages: SystemMessages = "as_is"
-    """What becomes of system messages after the first message."""
 
 
 @dataclass(eq=False)
@@ -71,7 +69,6 @@ class Backend:
     provider_parameters: Mapping[str, Any] | None = field(default=None, repr=False)
     """Of a model that is called through LiteLLM: its arguments. None: an OpenAI-compatible one."""
     in_flight: int = 0
-    """Calls that it is answering now."""
     rests_until: float = 0.0
     """``time.monotonic()`` before which it is better left alone."""
     rest_seconds: float = 0.0
@@ -122,7 +119,6 @@ class Answer(Protocol):
 
     def close(self) -> None:
         """Let go of it, whether it was read or not."""
-        ...
 
 
 class Backends:
@@ -151,11 +147,7 @@ class Backends:
         self.replace(model_list)
 
     def replace(self, model_list: Sequence[ModelConfig]) -> None:
-        """Take another list of the user's.
-
-        Raises:
-            ConfigError: It is wrong, or names an added model; the old one stays.
-        """
+        """Take another list of the user's; if it is wrong, the old one stays."""
         for number, entry in enumerate(model_list):
             if entry.get("model_name") in self._added:
                 raise ConfigError(

@@ -7,6 +7,7 @@ from typing import Any
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import LightningStore
+from agl_gateway import request_changes
 from agl_gateway.attempts import OpenAttempt, RolloutSettings
 from agl_gateway.backends import Backends
 from agl_gateway.budget import Budgets, Price
@@ -14,12 +15,6 @@ from agl_gateway.dialect import Exchange
 from agl_gateway.errors import RefusedError
 from agl_gateway.pause import PauseControl
 from agl_gateway.records import CallRecord
-from agl_gateway.request_changes import (
-    change_system_messages,
-    force_parameters,
-    give_seed,
-    limit_tokens,
-)
 from agl_records.seeds import SEED
 
 logger = logging.getLogger("agl.gateway")
@@ -60,17 +55,19 @@ class CallLimits:
         self._prices[model] = backend.price
         if exchange.degraded and backend.strict:
             raise RefusedError(400, f"{exchange.degraded[0]}; leave it out, as the model is strict")
-        change_system_messages(exchange, backend.system_messages)
+        request_changes.change_system_messages(exchange, backend.system_messages)
         record.overridden = exchange.degraded or None
         if backend.max_tokens is not None:
-            limit_tokens(exchange, backend.max_tokens)
+            request_changes.limit_tokens(exchange, backend.max_tokens)
         record.request = exchange.request
         if backend.forced_parameters or backend.send_seed:
             known = await self._rollout(record.origin.rollout_id, attempt)
             forced = backend.forced_parameters
-            asked = force_parameters(exchange, forced, known.mode) if forced else {}
+            asked = request_changes.force_parameters(exchange, forced, known.mode) if forced else {}
             if backend.send_seed and known.seed is not None and attempt is not None:
-                record.release_number = give_seed(exchange, known.seed, attempt.conversations)
+                record.release_number = request_changes.give_seed(
+                    exchange, known.seed, attempt.conversations
+                )
             record.request = exchange.request
             if asked:
                 record.overridden = [*exchange.degraded, *asked]

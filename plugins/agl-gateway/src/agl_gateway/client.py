@@ -215,12 +215,9 @@ async def _end(gateway: _Gateway, waits: tuple[float, ...]) -> str | None:
 
 
 def _what_is_missing(answer: Any, elapsed: float) -> str | None:
-    """What the gateway's answer says of calls that it does not have.
+    """What the gateway's answer says of calls that it does not have; 0.3's says nothing.
 
-    Args:
-        answer: Of 0.3's gateway, which says nothing, anything.
-        elapsed: Seconds since the attempt began, when the gateway was asked: both sides count
-            seconds, so that their clocks need not agree.
+    Both sides count seconds since the attempt began, so that their clocks need not agree.
     """
     said = cast(dict[str, Any], answer) if isinstance(answer, dict) else {}
     serving, lost = said.get("serving_seconds"), said.get("lost_calls")

@@ -20,10 +20,7 @@ def _model(text: str) -> dict[str, Any]:
     name, _, url = text.partition("=")
     if not name or not url:
         raise click.BadParameter(f"{text!r}: expected NAME=URL, as qwen=http://127.0.0.1:8000/v1")
-    return {
-        "model_name": name,
-        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url},
-    }
+    return {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": url}}
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -29,7 +29,6 @@ class End(Protocol):
 
     def __call__(self, error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
         """With this error if there was one, and whose fault it was."""
-        ...
 
 
 async def relay(

@@ -62,14 +62,11 @@ class Choice:
 
 
 class Normalizer:
-    """Reads one answer, chunk by chunk.
-
-    Args:
-        request: What is answered; read where a server numbers its choices from elsewhere than 0.
-    """
+    """Reads one answer, chunk by chunk."""
 
     def __init__(self, request: bytes = b"") -> None:
         self.request = request
+        """Read where a server numbers its choices from elsewhere than 0."""
         self.highest: int | None = None
         """Of the server's numbers of the only choice; None until it has sent one."""
         self._num_asked: int | None = None

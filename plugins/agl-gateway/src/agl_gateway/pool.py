@@ -116,18 +116,14 @@ class Connection(asyncio.Protocol):
     # --- the call
 
     @property
-    def is_open(self) -> bool:
-        """Whether it can carry a call, as far as is known."""
-        return not self._transport.is_closing()
-
-    @property
     def is_quiet(self) -> bool:
         """Whether it is open, and nothing has come that the event loop has not read yet.
 
         What comes unasked must not be taken for the next answer, and a connection that the server
         has closed can be read, too.
         """
-        return self.is_open and not _can_be_read(self._transport.get_extra_info("socket"))
+        is_open = not self._transport.is_closing()
+        return is_open and not _can_be_read(self._transport.get_extra_info("socket"))
 
     async def send(self, request: bytes) -> "Connection":
         """Send a request, and return when the answer's status and headers are there."""

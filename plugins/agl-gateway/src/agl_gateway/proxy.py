@@ -195,13 +195,9 @@ class LLMProxy(Gateway):
         self._store = store
 
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
-        """Replace the user's list of served models; what ``add_model`` added stays.
+        """See ``Gateway``. Holds for the next request, and for the next try of a call.
 
-        Holds for the next request, and for the next try of a call. Requests in flight keep their
-        backend, and end in peace.
-
-        Raises:
-            ConfigError: The list is wrong, or names an added model; the old one stays.
+        Requests in flight keep their backend, and end in peace.
         """
         self._backends.replace(model_list)
 
@@ -355,11 +351,7 @@ class LLMProxy(Gateway):
         return self._store
 
     def _open_upstream(self) -> "Upstream":
-        """What answers calls: the backends, written down or not, or a recording.
-
-        Raises:
-            ConfigError: The recording cannot be written.
-        """
+        """What answers calls: the backends, written down if that can be, or a recording."""
         if self._replay is not None:
             return self._replay
         from agl_gateway.upstream import HttpUpstream
@@ -373,11 +365,7 @@ class LLMProxy(Gateway):
         return recording
 
     def _pause_control(self, model: str | None) -> "PauseControl":
-        """What holds calls back.
-
-        Raises:
-            ConfigError: The proxy does not run, or the model is not served.
-        """
+        """What holds calls back, if the proxy runs and the model is served."""
         if self._call_limits is None or not self.is_running():
             raise ConfigError("LLMProxy does not run; await start() first")
         if model is not None and model not in self.model_names:

@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -131,7 +132,7 @@ class _Recorded(Answer):
         self._write(self._entry)
 
 
-class Replay:
+class Replay(AbstractAsyncContextManager["Replay"]):
     """A recording in the place of backends.
 
     The first request that was not recorded, or not so often, ends it: this call and all after it
@@ -167,9 +168,6 @@ class Replay:
             for name in self.model_names
             if name not in given
         ]
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         left = sum(map(len, self._entries.values()))

@@ -55,11 +55,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 def force_parameters(
     exchange: Exchange, parameters: ForcedParameters, mode: str | None
 ) -> dict[str, Any]:
-    """Set the fields of a call that are forced in this mode; the record has them too.
-
-    Returns:
-        What the agent had asked for instead, by field.
-    """
+    """Set the fields of a call that are forced in this mode; return what the agent had there."""
     fields = exchange.fields
     forced: dict[str, Any] = {**parameters}
     values = {**forced.get(ALL, {}), **forced.get(mode or ALL, {})}

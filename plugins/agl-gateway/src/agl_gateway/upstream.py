@@ -41,20 +41,16 @@ class Failover:
     choose: Callable[[Collection[Backend]], Backend]
     """Who is next; gets those that were tried in this round."""
     num_retries: int
-    """Further rounds."""
     deadline: Callable[[], float | None] = lambda: None
     """``time.time()`` after which the client is gone; asked for when there is need."""
     attempt_id: str = ""
     """Whose call it is; empty where it is no attempt's."""
     number: int = 0
-    """How many tries there were."""
     backend: Backend = field(init=False)
-    """Who was taken last."""
     _is_under_way: bool = False
     _tried: dict[Backend, float] = field(default_factory=dict[Backend, float])
     """In this round, and until when each asked to be left alone."""
     _rounds: int = 0
-    """Those that are over."""
 
     def take(self) -> Backend:
         """Who is tried now, and busy with it until ``close``."""

@@ -16,14 +16,7 @@ from starlette.routing import BaseRoute, Route
 import agl
 from agl.errors import AglError
 from agl_http import wire
-from agl_http.layers import (
-    App,
-    Authenticated,
-    ErrorGuard,
-    RememberedPosts,
-    Unpacked,
-    WholeBody,
-)
+from agl_http.layers import App, Authenticated, ErrorGuard, RememberedPosts, Unpacked, WholeBody
 from agl_http.tokens import ADMIN, Grant, Tokens
 from agl_server.answers import error_answer
 from agl_server.dispatch import Dispatch
@@ -105,10 +98,7 @@ def store_app(
     app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)
     if cors_allow_origins:
         app = CORSMiddleware(
-            app,
-            allow_origins=cors_allow_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
+            app, allow_origins=cors_allow_origins, allow_methods=["*"], allow_headers=["*"]
         )
     observe = routes.requests.observe
     return ErrorGuard(app, observe, ErrorGuard(inner, observe), grant_of, max_body_bytes)

@@ -19,13 +19,7 @@ from pydantic import TypeAdapter, WithJsonSchema, create_model
 from agl.errors import InvalidQueryError, UnknownRecordError
 from agl.store.base import FilterLogic, LightningStore as S, SortOrder
 from agl.store.operation import UNSET, Unset
-from agl.types import (
-    AttemptedRollout,
-    AttemptStatus,
-    PaginatedResult,
-    Rollout,
-    RolloutStatus,
-)
+from agl.types import AttemptedRollout, AttemptStatus, PaginatedResult, Rollout, RolloutStatus
 from agl_http.wire import Body
 
 AnyRollout = AttemptedRollout | Rollout

@@ -86,8 +86,6 @@ class LightningStoreClient(LightningStore):
             addresses, token, retry_delays, request_timeout, connection_timeout
         )
 
-    # --- being a store
-
     @property
     def server_address(self) -> str:
         return self._transport.address
@@ -158,8 +156,6 @@ class LightningStoreClient(LightningStore):
         except UnicodeEncodeError as error:  # of a path, or a query
             raise InvalidRecordError(f"{operation}: {error}; no id has it") from None
 
-    # --- putting work in, taking it out
-
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest]
     ) -> Sequence[Rollout]:
@@ -186,8 +182,6 @@ class LightningStoreClient(LightningStore):
             numbers.append(answer["sequence_id"])
         return numbers
 
-    # --- waiting
-
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
@@ -207,8 +201,6 @@ class LightningStoreClient(LightningStore):
             if complete or done or left <= 0:
                 return list(ended)
             await _pause_if_early(begin, left)
-
-    # --- a runner's whole turn
 
     async def turn(
         self,
@@ -279,8 +271,6 @@ class LightningStoreClient(LightningStore):
                 content, _ = await self._transport.post("/turn", {}, key=key, abandoned=True)
                 for claimed in _read(content, _turn).claimed:
                     await release_claim(self, claimed)
-
-    # --- requests
 
     async def _post(
         self,

@@ -19,20 +19,8 @@ from agl.store.answers import RETRY_SECONDS
 from agl.store.base import AttemptEnd, LightningStore
 from agl.store.packed_span import AnySpan, PackedSpan
 from agl.types import AttemptedRollout
-from agl_http import wire
-from agl_http.layers import (
-    ATTEMPTS,
-    FENCE,
-    GRANT,
-    JSON,
-    RECEIVED,
-    ROUTE,
-    App,
-    Receive,
-    Scope,
-    Send,
-    header,
-)
+from agl_http import layers, wire
+from agl_http.layers import FENCE, GRANT, RECEIVED, App, Receive, Scope, Send, header
 from agl_http.roles import check
 from agl_http.tokens import Grant, Tokens
 from agl_server.answers import error_answer
@@ -77,7 +65,6 @@ class Route:
     body: Any = None
     """Type of the body, or of the query where the verb is GET."""
     may_be_empty: bool = False
-    """Whether the body can be left out."""
     read: Callable[[bytes], Any] | None = None
     """Reads most bodies for less; a ValueError leaves one to the type of ``body``."""
     name: str = ""
@@ -107,7 +94,7 @@ class Route:
         if not body and self.may_be_empty:
             return None
         kind = content_type.partition(b";")[0].strip().lower()
-        if kind != JSON and not kind.endswith(b"+json"):
+        if kind != layers.JSON and not kind.endswith(b"+json"):
             why = f"Content-Type {kind.decode('latin-1')!r}: send application/json"
             raise UnreadableError(415, why, "UnsupportedMediaType")
         if self.read is not None:
@@ -187,7 +174,8 @@ class Dispatch:
             return await self.app(scope, receive, send)
         route, ids = self._find(scope["method"], scope["path"])
         if route is not None:
-            scope[ROUTE], said = route.path, header(scope, RECEIVED[FENCE]).decode("latin-1")
+            scope[layers.ROUTE] = route.path
+            said = header(scope, RECEIVED[FENCE]).decode("latin-1")
             if fence := _fence(said):
                 given = answers.Fence(unquote(fence[2]), unquote(fence[3]), int(fence[1]))
                 answers.FENCE.set(given)
@@ -252,7 +240,7 @@ class Grants:
         check(grant, self._claims(request), operation, arguments)
 
     def _claims(self, request: Request) -> list[Grant]:
-        shown = header(request.scope, RECEIVED[ATTEMPTS]).decode("latin-1")
+        shown = header(request.scope, RECEIVED[layers.ATTEMPTS]).decode("latin-1")
         if self._tokens is None or not shown:
             return []
         return [one for token in shown.split(",") if (one := self._tokens.read(token.strip()))]

@@ -16,14 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import agl
-from agl.errors import (
-    DamagedRecordError,
-    InvalidRecordError,
-    NotAllowedError,
-    StoreError,
-    StoreUnavailableError,
-    UnknownRecordError,
-)
+from agl import errors
 from agl.semconv import CLIENT_GONE
 from agl.store.base import LightningStore
 from agl.store.engine.reading import ReadingStore
@@ -43,7 +36,12 @@ logger = logging.getLogger("agl.server")
 T = TypeVar("T")
 
 PROTOBUF = "application/x-protobuf"
-_OF_ITS_ATTEMPT = (DamagedRecordError, UnknownRecordError, InvalidRecordError, NotAllowedError)
+_OF_ITS_ATTEMPT = (
+    errors.DamagedRecordError,
+    errors.UnknownRecordError,
+    errors.InvalidRecordError,
+    errors.NotAllowedError,
+)
 """Refusals of spans that would be refused again, whereas those of other attempts may be taken."""
 
 _Claims = list[wire.Claimed]
@@ -124,10 +122,8 @@ class StoreRoutes:
         record = await getattr(self.store, name)(**arguments)
         if record is None and call.absent_is_404:
             ((name, value),) = ids.items()
-            raise UnknownRecordError(f"no {name.removesuffix('_id')} {value!r}")
+            raise errors.UnknownRecordError(f"no {name.removesuffix('_id')} {value!r}")
         return Answer(await record_json(call.answer, record, show), call.status)
-
-    # --- what is not an operation
 
     async def issue_token(self, request: Request, body: wire.TokenBody) -> Response:
         """Make a token of fewer rights, or of as many."""
@@ -149,7 +145,7 @@ class StoreRoutes:
         }
         try:
             await self.store.check_health()
-        except StoreUnavailableError as error:
+        except errors.StoreUnavailableError as error:
             reason = {"detail": str(error), "error_type": type(error).__name__}
             answer |= {"status": "failing", **reason}
             return json_answer(_object, answer, 503, wire.RETRY_AFTER)
@@ -159,8 +155,6 @@ class StoreRoutes:
         """Counters of the store, and counts and durations of requests, for Prometheus."""
         text = self.requests.text(await self.store.statistics())
         return Answer(text.encode(), media_type=metrics.CONTENT_TYPE)
-
-    # --- claiming and waiting
 
     async def dequeue(self, request: Request, body: wire.DequeueBody | None = None) -> Response:
         """Claim rollouts; with ``wait_seconds`` the request is held until there is one.
@@ -247,10 +241,9 @@ class StoreRoutes:
     async def _hold(
         self, request: Request, operation: Coroutine[Any, Any, T]
     ) -> tuple[T | None, str]:
-        """Run what may wait for long, until the server closes or the client is gone.
+        """The result of what may wait for long, if there is one, and how it ended.
 
-        Returns:
-            The result, or None where there is none yet; and ``done``, ``early`` or ``gone``.
+        ``done``, ``early`` when the server closes, or ``gone`` with the client.
         """
         task = asyncio.ensure_future(operation)
         gone = asyncio.ensure_future(disconnected(request.receive))
@@ -267,8 +260,6 @@ class StoreRoutes:
         finally:
             for other in (task, gone, closing):
                 other.cancel()
-
-    # --- spans
 
     async def add_span(self, request: Request, span: Span | PackedSpan) -> Response:
         """Store a span; null when it is stored already."""
@@ -319,7 +310,7 @@ class StoreRoutes:
                 await self.store.turn(self._grants.written(request, batch), limit=0)
             except _OF_ITS_ATTEMPT as error:
                 rejected += [f"span {span.name!r}: {error}" for span in batch]
-            except StoreError as error:
+            except errors.StoreError as error:
                 # The exporter sends the batch again; spans that are stored are then skipped.
                 logger.warning("spans could not be stored: %s", error)
                 return reply(otlp.status_message(str(error)), 503)

@@ -108,8 +108,6 @@ class LightningStoreServer(ForwardingStore):
         self._thread: ServerThread | None = None
         self._routes: StoreRoutes | None = None
 
-    # --- serving
-
     @property
     def endpoint(self) -> str:
         """Address of the server for a client on this machine, with the admin's token in it.
@@ -177,8 +175,6 @@ class LightningStoreServer(ForwardingStore):
         if thread is not None and routes is not None:
             routes.end_long_polls()
             await asyncio.to_thread(thread.stop)
-
-    # --- being a store
 
     @property
     def target(self) -> LightningStore:

@@ -16,11 +16,7 @@ _KEPT = frozenset(("config", "cls", "default", "expected", "metadata", "serializ
 
 
 class Shape:
-    """Finds the first error of a kind of body; a validator finds them all.
-
-    Args:
-        hint: The type of a body. What its models' own functions say is not looked at.
-    """
+    """Finds the first error of a kind of body; its models' own functions are not asked."""
 
     def __init__(self, hint: Any) -> None:
         self._validator = SchemaValidator(_plain(TypeAdapter(hint).core_schema))

@@ -21,11 +21,10 @@ SCHEMA_NAME = "answer"
 class Messages(TranslatedDialect):
     """Anthropic's messages."""
 
+    error_body = staticmethod(error_body)
+
     def translate(self, request: Fields, history: ResponseHistory, attempt_id: str) -> Exchange:
         return Translated(to_chat(request, request.need("max_tokens", int)), MessageStream())
-
-    def error_of(self, status: int, message: str, code: str | None) -> bytes:
-        return error_body(status, message)
 
 
 class CountTokens(Messages):

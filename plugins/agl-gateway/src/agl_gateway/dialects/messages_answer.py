@@ -113,7 +113,7 @@ class MessageStream(ChatStream):
         return event("content_block_stop", {"index": len(self._content) - 1})
 
 
-def error_body(status: int, message: str) -> bytes:
+def error_body(status: int, message: str, code: str | None = None) -> bytes:
     """An error in Anthropic's shape."""
     kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     return dumps({"type": "error", "error": {"type": kind, "message": message}})

@@ -4,7 +4,6 @@ from typing import Any
 
 from agl_gateway.dialects.responses_answer import Echo, ResponseStream
 from agl_gateway.dialects.translated import Translated, TranslatedDialect
-from agl_gateway.errors import error_body
 from agl_gateway.response_history import ResponseHistory
 from agl_records.dialects.fields import Fields, refuse
 from agl_records.dialects.responses import SEND_ALL, conversation
@@ -38,9 +37,6 @@ class Responses(TranslatedDialect):
         echo.set("store", stores)
         request.end(HINTS)
         return Translated(chat, ResponseStream(echo, keep if stores else None))
-
-    def error_of(self, status: int, message: str, code: str | None) -> bytes:
-        return error_body(status, message, code)
 
 
 def to_chat(request: Fields, echo: Echo, earlier: list[Any]) -> dict[str, Any]:

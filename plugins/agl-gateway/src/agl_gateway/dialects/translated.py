@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from agl_gateway.dialect import Dialect, Exchange, dumps
-from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, message_of
+from agl_gateway.errors import NOT_JSON, WRONG_FORM, RefusedError, error_body, message_of
 from agl_gateway.normal_form import WholeAnswer, read_object
 from agl_gateway.response_history import NO_HISTORY, ResponseHistory
 from agl_gateway.tool_calls import ToolCall, is_object
 from agl_records.dialects.fields import FieldError, Fields
 
 
-class ChatStream:
+class ChatStream(Protocol):
     """The stream that an agent gets for the chunks of a chat completion.
 
     A dialect says what it sends for each thing that comes: texts, tool calls, and the end. Whole
@@ -29,27 +29,27 @@ class ChatStream:
 
     def begin(self, head: Mapping[str, Any]) -> bytes:
         """The first chunk is there."""
-        raise NotImplementedError
+        ...
 
     def text(self, kind: str, text: str, logprobs: list[Any]) -> bytes:
         """A piece of ``reasoning``, of the answer's ``text``, or of its ``refusal``."""
-        raise NotImplementedError
+        ...
 
     def begin_call(self, kind: str, call_id: str, name: str) -> bytes:
         """A tool call begins; ``open`` becomes ``kind``. One is sent to its end before the next."""
-        raise NotImplementedError
+        ...
 
     def arguments(self, text: str) -> bytes:
         """A piece of the arguments of the open tool call."""
-        raise NotImplementedError
+        ...
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
         """The answer is complete; ``choice`` says why, and ``usage`` may be empty."""
-        raise NotImplementedError
+        ...
 
     def broken(self, status: int, message: str) -> bytes:
         """The stream breaks off."""
-        raise NotImplementedError
+        ...
 
 
 class _Piece(NamedTuple):
@@ -186,6 +186,9 @@ class Translated(Exchange):
 class TranslatedDialect(Dialect):
     """An API of which every call is answered by a chat completion, and that is recorded."""
 
+    error_body = staticmethod(error_body)
+    """Makes an error in this API's shape."""
+
     def read(
         self, body: bytes, history: ResponseHistory = NO_HISTORY, attempt_id: str = ""
     ) -> Exchange:
@@ -211,26 +214,17 @@ class TranslatedDialect(Dialect):
 
     def error(self, refused: RefusedError) -> bytes:
         message = error_message(refused.backend_body, refused.message)
-        return self.error_of(refused.status, message, refused.code)
-
-    def error_of(self, status: int, message: str, code: str | None) -> bytes:
-        """An error in this API's shape."""
-        raise NotImplementedError
+        return self.error_body(refused.status, message, refused.code)
 
 
 def error_message(body: bytes | None, otherwise: str) -> str:
     """The sentence in the body of a backend's error."""
-    try:
+    with suppress(*NOT_JSON):
         answer = msgspec.json.decode(body or b"")
-    except NOT_JSON:
-        return otherwise
-    if not isinstance(answer, dict):
-        return otherwise
-    return (
-        message_of(answer["error"])
-        if answer.get("error")
-        else str(answer.get("message") or otherwise)
-    )
+        if isinstance(answer, dict):
+            said = answer.get("message") or otherwise
+            return message_of(answer.get("error") or said)
+    return otherwise
 
 
 def server_sent_event(kind: str, fields: Mapping[str, Any]) -> bytes:

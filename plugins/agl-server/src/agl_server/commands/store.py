@@ -121,10 +121,7 @@ async def _serve(
     with closing(bind(host, port)) as sock:
         store = plan.build()
         server = LightningStoreServer(
-            store,
-            sock=sock,
-            extra_routes=await routes_of(HookCaller(), store),
-            **options,
+            store, sock=sock, extra_routes=await routes_of(HookCaller(), store), **options
         )
         try:
             await server.start()

@@ -4,15 +4,7 @@ import asyncio
 import contextlib
 import logging
 
-from agl.errors import (
-    AglError,
-    InvalidTransitionError,
-    NotAllowedError,
-    RunnerCrashError,
-    StoreError,
-    UnknownRecordError,
-    is_away,
-)
+from agl import errors
 from agl.execution.base import ThreadingEvent
 from agl.store.base import LightningStore
 from agl.store.release import release_claim
@@ -57,7 +49,7 @@ class Reports:
             if isinstance(report, RunnerDied):
                 message = f"runner {report.worker_id}: {report.message}"
                 if report.store_away:
-                    raise RunnerCrashError(message)
+                    raise errors.RunnerCrashError(message)
                 if report.given_up:
                     self._why_gone = message
                 try:
@@ -77,7 +69,7 @@ class Reports:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for error in await asyncio.gather(*marks, return_exceptions=True):
-                    if isinstance(error, AglError):
+                    if isinstance(error, errors.AglError):
                         logger.warning("What a runner left could not be noted: %s", error)
                     elif error is not None:
                         raise error
@@ -89,22 +81,22 @@ class Reports:
             RunnerCrashError: With what ended them.
         """
         if self._why_gone is not None:
-            raise RunnerCrashError(f"no runner is left; {self._why_gone}")
+            raise errors.RunnerCrashError(f"no runner is left; {self._why_gone}")
 
 
 async def _mark_lost_patiently(store: LightningStore, died: RunnerDied) -> None:
     while True:
         try:
             return await mark_lost(store, died)
-        except NotAllowedError as error:  # a token of a runner ends what it claimed itself
+        except errors.NotAllowedError as error:  # a token of a runner ends what it claimed itself
             return logger.warning(
                 "What runner %d left stays open until its unresponsive_seconds; with an admin's "
                 "AGL_SERVER_TOKEN on this machine it would be ended at once: %s",
                 died.worker_id,
                 error,
             )
-        except StoreError as error:  # a full disk, say: once more when there may be space
-            if is_away(error):
+        except errors.StoreError as error:  # a full disk, say: once more when there may be space
+            if errors.is_away(error):
                 raise
             logger.warning("What runner %d left cannot be noted yet: %s", died.worker_id, error)
         await asyncio.sleep(AGAIN_SECONDS)
@@ -134,13 +126,15 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
         if rollout_id is None or attempt_id is None or attempt_id in seen:
             return
         seen.add(attempt_id)
-        with contextlib.suppress(InvalidTransitionError):  # it ended in this very moment
+        with contextlib.suppress(errors.InvalidTransitionError):  # it ended in this very moment
             try:
                 await _mark(store, rollout_id, attempt_id, failure, died.is_orphan)
-            except UnknownRecordError:  # it was deleted, and the worker will name no other
+            except errors.UnknownRecordError:  # it was deleted, and the worker will name no other
                 for one in await store.query_rollouts(status_in=["preparing", "running"]):
                     if isinstance(one, AttemptedRollout) and one.attempt.worker_id == name:
-                        with contextlib.suppress(InvalidTransitionError, UnknownRecordError):
+                        with contextlib.suppress(
+                            errors.InvalidTransitionError, errors.UnknownRecordError
+                        ):
                             ids = one.rollout_id, one.attempt.attempt_id
                             await _mark(store, *ids, failure, died.is_orphan)
 

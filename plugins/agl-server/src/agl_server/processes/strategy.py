@@ -10,14 +10,8 @@ import sys
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Literal, cast, get_args
 
-from agl.env import (
-    DEFAULT_HOST,
-    DEFAULT_PORT,
-    LightningEnvVar,
-    resolve_bool_env_var,
-    resolve_int_env_var,
-    resolve_str_env_var,
-)
+from agl import env
+from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
 from agl.errors import AlgorithmError, ConfigError, StoreError, is_away
 from agl.execution.algorithm import run_algorithm
 from agl.execution.base import (
@@ -36,12 +30,7 @@ from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
 from agl_server.client import LightningStoreClient
 from agl_server.processes.events import MultiprocessingEvent
-from agl_server.processes.process import (
-    WORKING,
-    Tell,
-    on_sigterm,
-    run_as_process,
-)
+from agl_server.processes.process import WORKING, Tell, on_sigterm, run_as_process
 from agl_server.processes.reports import Reports
 from agl_server.processes.supervisor import RunnerMain, Runners, Supervisor
 from agl_server.runner_tokens import TokenSlot, slot_of_server
@@ -99,7 +88,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     ) -> None:
         if sys.platform == "win32":
             raise ConfigError("strategy 'cs' forks, which Windows cannot; use strategy='shm'")
-        given_role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, "both")
+        given_role = env.resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, role, "both")
         known_roles = get_args(Role)
         check_choice("strategy 'cs': AGL_CURRENT_ROLE", known_roles, role=given_role)
         check_numbers("strategy 'cs'", least=1, n_runners=n_runners)
@@ -107,10 +96,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             check_numbers("strategy 'cs': main_process='runner'", most=1, n_runners=n_runners)
         self.role = cast(Role, given_role)
         self.server_host = (
-            resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or DEFAULT_HOST
+            env.resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host) or DEFAULT_HOST
         )
         is_found = self.role != "both" or not is_loopback(self.server_host)
-        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
+        port = env.resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port)
         self.server_port = (DEFAULT_PORT if is_found else 0) if port is None else port
         self.n_runners = n_runners
         self.graceful_timeout = graceful_timeout
@@ -119,8 +108,10 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self._is_shared = main_process == "runner" and self.role == "both"
         """Whether all runs in threads of this process."""
         self.replaces_runners = not self._is_shared
-        self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
-        self.token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
+        self.managed_store = env.resolve_bool_env_var(
+            LightningEnvVar.AGL_MANAGED_STORE, managed_store
+        )
+        self.token = env.resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token)
         self._socket: Any = None
 
     @property

@@ -19,23 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from agl.execution.base import ExecutionEvent
-from agl_processes.tree import (
-    adopt_orphans,
-    describe_exit,
-    kill_descendants,
-    kill_group,
-    reap_orphans,
-    start_group,
-    status_of,
-)
-from agl_server.processes.process import (
-    FINISHED,
-    STORE_AWAY,
-    WORKING,
-    Tell,
-    messages_of,
-    teller,
-)
+from agl_processes import tree
+from agl_server.processes.process import FINISHED, STORE_AWAY, WORKING, Tell, messages_of, teller
 
 if TYPE_CHECKING:  # Windows has none, and is told so by the strategy
     from multiprocessing.context import ForkContext, ForkProcess
@@ -65,7 +50,6 @@ class RunnerDied:
 
     worker_id: int
     pid: int
-    exit_code: int
     message: str
     """What it raised, or a description of the exit code."""
     given_up: bool
@@ -96,15 +80,11 @@ class Runners:
 
     context: "ForkContext"
     main: RunnerMain
-    """Runs in each runner's process."""
     number: int
-    """How many there are at any time."""
     stop: ExecutionEvent
     """Set to make them finish."""
     graceful_timeout: float
-    """Seconds that they get to finish before SIGTERM."""
     terminate_timeout: float
-    """Seconds after SIGTERM before SIGKILL."""
 
 
 class Supervisor:
@@ -175,15 +155,12 @@ class Supervisor:
             self._on_report(report)
         self._process.join()
         if not all_ended:
-            how = describe_exit(self._process.exitcode or 0)
-            self._end_orphans(f"the supervisor of the runners died: {how}")
-
-    def _end_orphans(self, message: str) -> None:
-        for worker_id, runner in self._alive.items():
-            kill_descendants(runner, itself=True)
-            died = RunnerDied(worker_id, runner.pid, -signal.SIGKILL, message, True, is_orphan=True)
-            self._on_report(died)
-        self._on_report(AllEnded(message))
+            how = tree.describe_exit(self._process.exitcode or 0)
+            message = f"the supervisor of the runners died: {how}"
+            for worker_id, runner in self._alive.items():
+                tree.kill_descendants(runner, itself=True)
+                self._on_report(RunnerDied(worker_id, runner.pid, message, True, is_orphan=True))
+            self._on_report(AllEnded(message))
 
 
 @dataclass
@@ -203,7 +180,7 @@ class _Supervision:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGTSTP, self._on_sigtstp)
-        adopt_orphans()
+        tree.adopt_orphans()
         self._wake_on_signals()
         self.slots = {worker_id: _Slot() for worker_id in range(self.runners.number)}
         for worker_id in self.slots:
@@ -217,7 +194,7 @@ class _Supervision:
             self._reap(replace=not stop.is_set())
             self._end_the_slow()
         self._tell(AllEnded(self.because))
-        kill_descendants(psutil.Process())
+        tree.kill_descendants(psutil.Process())
 
     def _hear(self) -> None:
         if os.getppid() == self.parent_pid:
@@ -285,12 +262,12 @@ class _Supervision:
                 signal.signal(number, signal.SIG_DFL)
             # Linux hangs up a stopped process whose parent dies, and lets it go on: it has to end
             # its descendants. A handler, not SIG_IGN, which programs that it starts would inherit.
-            signal.signal(signal.SIGHUP, _go_on)
+            signal.signal(signal.SIGHUP, lambda number, frame: None)
             signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
             os.close(self.wake)
             os.close(self.woken)
             self.parent.close()
-            start_group(supervisor)
+            tree.start_group(supervisor)
             self.runners.main(worker_id, teller(theirs))
 
         process = self.runners.context.Process(target=main, name=f"agl-runner-{worker_id}")
@@ -314,23 +291,19 @@ class _Supervision:
             slot.vain_starts = 0 if WORKING in said else slot.vain_starts + 1
             given_up = slot.vain_starts >= MAX_VAIN_STARTS
             exit_code = process.exitcode or 0
-            message = last or describe_exit(exit_code)
+            message = last or tree.describe_exit(exit_code)
             if given_up:
                 message = f"it died before its first rollout, again and again: {message}"
             away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
-            self._tell(RunnerDied(worker_id, process.pid or 0, exit_code, message, given_up, away))
+            self._tell(RunnerDied(worker_id, process.pid or 0, message, given_up, away))
             if replace and not given_up:
                 self._spawn(worker_id)
-        reap_orphans({process.pid or 0 for process in self._processes()})
+        tree.reap_orphans({process.pid or 0 for process in self._processes()})
 
     def _tell(self, report: Report) -> None:
         # Without a parent there is nobody to tell.
         with contextlib.suppress(OSError):
             self.parent.send(report)
-
-
-def _go_on(number: int, frame: object) -> None:
-    """Nothing comes of a signal."""
 
 
 class _Slot:
@@ -348,8 +321,8 @@ class _Slot:
         process = self.process
         if process is None:
             return None
-        if status_of(self._handle) == psutil.STATUS_ZOMBIE:
-            kill_group(self._handle.pid)  # what its agents left behind
+        if tree.status_of(self._handle) == psutil.STATUS_ZOMBIE:
+            tree.kill_group(self._handle.pid)  # what its agents left behind
         if process.exitcode is None:
             return None
         self.process = None
