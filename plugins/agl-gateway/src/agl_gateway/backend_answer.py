@@ -121,11 +121,7 @@ _read = msgspec.json.Decoder(BackendAnswer).decode
 
 
 def read_answer(body: bytes) -> tuple[BackendAnswer, list[str]]:
-    """The answer, and which fields of it cannot be read, each with the reason.
-
-    Raises:
-        ValueError: It is no JSON object.
-    """
+    """The answer, and which fields of it cannot be read; a ``ValueError`` if it is no object."""
     unreadable: list[str] = []
     try:
         return _read(body), unreadable

@@ -41,10 +41,7 @@ attempt's earlier calls is worth more than an even load."""
 
 @dataclass(frozen=True)
 class Settings:
-    """What an entry of a model list says of every call, whichever replica answers it.
-
-    See ``ModelConfig``.
-    """
+    """What a ``ModelConfig`` says of every call, whichever replica answers it."""
 
     forced_parameters: ForcedParameters = field(default_factory=ForcedParameters)
     price: Price | None = None

@@ -97,11 +97,7 @@ class Exchange:
         return dumps({**fields, "model": model, **added})
 
     def whole(self, answer: WholeAnswer) -> bytes:
-        """What the agent gets for a complete answer.
-
-        Raises:
-            ValueError: It is no answer of this kind.
-        """
+        """What the agent gets for a complete answer; a ``ValueError`` if it is of another kind."""
         removed = self._remove(answer.fields, answer.choices)
         return dumps(answer.fields) if removed else answer.body
 
@@ -250,11 +246,7 @@ class Completions(Dialect):
 
 
 def read_request(body: bytes) -> dict[str, Raw]:
-    """The fields of a request's JSON object.
-
-    Raises:
-        RefusedError: It is none.
-    """
+    """The fields of a request's JSON object; a ``RefusedError`` if it is none."""
     try:
         return read_object(body)
     except msgspec.ValidationError:

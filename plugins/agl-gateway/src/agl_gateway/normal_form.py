@@ -76,11 +76,7 @@ def is_normal_chunk(data: bytes) -> bool:
 
 
 def open_whole(body: bytes) -> WholeAnswer:
-    """Take an unstreamed answer apart.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Take an unstreamed answer apart; a ``ValueError`` if it is none."""
     fields = read_object(body)
     if not bytes(fields.get("choices", _NULL)).startswith(b"["):
         raise ValueError("it has no list of choices")

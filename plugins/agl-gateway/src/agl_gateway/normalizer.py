@@ -76,11 +76,7 @@ class Normalizer:
         """Plain ones, too: a tool call has begun, or the server's choice is not number 0."""
 
     def end(self) -> None:
-        """Nothing more comes.
-
-        Raises:
-            ValueError: A tool call has no name.
-        """
+        """Nothing more comes; a ``ValueError`` if a tool call has no name."""
         for choice in self.choices.values():
             pass_calls(choice.calls)
 

@@ -73,11 +73,7 @@ def provider_of(model: str) -> str | None:
 
 
 def require_litellm(where: str, provider: str) -> None:
-    """Look for LiteLLM, without importing it.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Look for LiteLLM, without importing it; a ``ConfigError`` if it is not installed."""
     if importlib.util.find_spec("litellm") is None:
         raise ConfigError(
             f"{where}: models of provider {provider!r} are called through LiteLLM, which is not "

@@ -126,11 +126,7 @@ def read_turn(body: bytes) -> PackedTurn:
 
 
 def span_json(body: str | bytes, sequence_id: int) -> bytes:
-    """JSON of a packed span with its number; the rest is spelled as it came.
-
-    Raises:
-        ValueError: It is no span.
-    """
+    """JSON of a packed span with its number, else as it came; a ``ValueError`` if it is none."""
     try:
         span: Any = _stored_decoder.decode(body)
     except msgspec.DecodeError:  # it has keys of its own, or is damaged

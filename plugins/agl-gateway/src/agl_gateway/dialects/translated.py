@@ -27,9 +27,7 @@ class ChatStream(Protocol):
     open = ""
     """What is being sent: the kind of a block or of an item's part; of a tool call its number."""
 
-    def begin(self, head: Mapping[str, Any]) -> bytes:
-        """The first chunk is there."""
-        ...
+    def begin(self, head: Mapping[str, Any]) -> bytes: ...
 
     def text(self, kind: str, text: str, logprobs: list[Any]) -> bytes:
         """A piece of ``reasoning``, of the answer's ``text``, or of its ``refusal``."""
@@ -39,17 +37,13 @@ class ChatStream(Protocol):
         """A tool call begins; ``open`` becomes ``kind``. One is sent to its end before the next."""
         ...
 
-    def arguments(self, text: str) -> bytes:
-        """A piece of the arguments of the open tool call."""
-        ...
+    def arguments(self, text: str) -> bytes: ...
 
     def finish(self, choice: Mapping[str, Any], usage: Mapping[str, Any]) -> bytes:
         """The answer is complete; ``choice`` says why, and ``usage`` may be empty."""
         ...
 
-    def broken(self, status: int, message: str) -> bytes:
-        """The stream breaks off."""
-        ...
+    def broken(self, status: int, message: str) -> bytes: ...
 
 
 class _Piece(NamedTuple):

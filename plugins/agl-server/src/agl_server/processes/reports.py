@@ -75,11 +75,7 @@ class Reports:
                         raise error
 
     def raise_if_given_up(self) -> None:
-        """Say that the runners are gone, if they did not end in order.
-
-        Raises:
-            RunnerCrashError: With what ended them.
-        """
+        """A ``RunnerCrashError`` that says what ended the runners, if they did not end in order."""
         if self._why_gone is not None:
             raise errors.RunnerCrashError(f"no runner is left; {self._why_gone}")
 
