@@ -52,13 +52,15 @@ WORKERS = 8
 RUNNERS = 3
 MOST_OPEN = 60
 """Tasks in the queue or in work; more are queued when there are fewer."""
-DRAIN_SECONDS = 120.0
+DRAIN_SECONDS = 180.0
 CONFIG = agl.RolloutConfig(
     # Longer than a restart takes, so that only what died is given to somebody else.
     unresponsive_seconds=8.0,
     max_attempts=1000,
     retry_condition=["unresponsive"],
 )
+PATIENT = CONFIG.model_copy(update={"unresponsive_seconds": 60.0})
+"""Where no worker dies: one whose calls fail several times in a row says nothing for seconds."""
 OPEN = ["queuing", "requeuing", "preparing", "running"]
 
 
@@ -185,7 +187,9 @@ class Site:
 # --- load on the server
 
 
-async def enqueue(client: agl.LightningStoreClient, ledger: Ledger, stop: asyncio.Event) -> None:
+async def enqueue(
+    client: agl.LightningStoreClient, ledger: Ledger, stop: asyncio.Event, config: agl.RolloutConfig
+) -> None:
     """Keep some tasks open until told to stop."""
     number = 0
     while not stop.is_set():
@@ -193,7 +197,7 @@ async def enqueue(client: agl.LightningStoreClient, ledger: Ledger, stop: asynci
             await asyncio.sleep(0.05)
             continue
         tasks = [
-            EnqueueRolloutRequest(input=number + i, config=CONFIG)
+            EnqueueRolloutRequest(input=number + i, config=config)
             for i in range(random.randint(1, 8))
         ]
         number += len(tasks)
@@ -259,7 +263,7 @@ async def kill_under_load(
     clients = [agl.LightningStoreClient(site.url(n)) for n in range(len(site.servers))]
     await site.start()
     load = [
-        asyncio.ensure_future(enqueue(clients[0], ledger, stop_enqueuing)),
+        asyncio.ensure_future(enqueue(clients[0], ledger, stop_enqueuing, PATIENT)),
         *(
             asyncio.ensure_future(
                 work(clients[n % len(clients)], ledger, f"worker-{n}", stop_working)
@@ -275,6 +279,7 @@ async def kill_under_load(
         await kill(draw)
         progress(f"kill {number + 1} of {kills}: {len(ledger)} writes acknowledged")
     stop_enqueuing.set()
+    await load[0]
     await drained(clients[0], load)
     stop_working.set()
     await asyncio.gather(*load)
@@ -380,7 +385,7 @@ async def kill_runners(site: Site, kills: int, draw: random.Random) -> Ledger:
     client = agl.LightningStoreClient(site.url())
     await site.start()
     folder = site.folder
-    load = [asyncio.ensure_future(enqueue(client, ledger, stop))]
+    load = [asyncio.ensure_future(enqueue(client, ledger, stop, CONFIG))]
     all_runners = [RunnerProcess(site.url(number), folder, number) for number in range(RUNNERS)]
     alive = list(all_runners)
     for number in range(kills):
@@ -399,6 +404,7 @@ async def kill_runners(site: Site, kills: int, draw: random.Random) -> Ledger:
         all_runners.append(alive[-1])
         progress(f"runner kill {number + 1} of {kills}")
     stop.set()
+    await load[0]
     await drained(client, load)
     await asyncio.gather(*load)
     for runner in alive:
