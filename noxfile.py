@@ -165,9 +165,12 @@ def bench_apo(session: nox.Session) -> None:
 
 @nox.session
 def crash(session: nox.Session) -> None:
-    """Kill server and runners 200 times under load, and count what was lost."""
-    install(session, CORE)
+    """Kill server and runners 200 times under load, and count what was lost; then PostgreSQL too."""
+    install(session, CORE, "agl-postgres[server]")
     session.run("python", "benchmarks/crash.py", *session.posargs)
+    if not session.posargs:
+        words = ("--store", "postgres", "--servers", "3", "--kills", "800")
+        session.run("python", "benchmarks/crash.py", *words)
 
 
 RESUMED = ("grpo", "sft", "dpo", "apo", "gepa", "azure-sft", "tinker")

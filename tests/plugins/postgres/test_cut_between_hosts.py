@@ -25,6 +25,7 @@ RUNNER = """
 import asyncio, sys
 import agl
 from agl.errors import AglError
+from agl.store.answers import FENCE
 from agl.store.base import AttemptEnd
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, fence_of

@@ -27,7 +27,7 @@ from agl_postgres.rounds import Again, Alone, Missing
 from agl_postgres.tables import PostgresTables
 
 T = TypeVar("T")
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of ``schema.sql``. Before 1.0 a database of another version is refused, not migrated."""
 _NUM_READERS = 2
 _MOST_ROUNDS = 100

@@ -15,7 +15,11 @@ PAUSE_SECONDS = 0.005
 """Between two rings: whoever commits a ``NOTIFY`` locks out all others who do."""
 LOOK_SECONDS = 1.0
 """A ring may be lost, with its connection or with the server that would have rung."""
+MOST_SECONDS = 10.0
+"""Between two looks, also if one takes long."""
 QUEUED, ENDED = _CHANNELS = ("agl_queued", "agl_ended")
+LOOK = "look"
+"""Stands for a look that no ring asked for."""
 
 
 class Doorbell:
@@ -26,8 +30,9 @@ class Doorbell:
 
     Args:
         connect: Makes a connection that commits by itself.
-        answer: Called with the connection and the channels that rang; with all of them each
-            ``LOOK_SECONDS``, and after the connection was lost.
+        answer: Called with the connection and the channels that rang; with all of them and ``LOOK``
+            each ``LOOK_SECONDS``, or less often if that takes long, and after the connection was
+            lost.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class Doorbell:
                 with self._connect() as connection:
                     for channel in _CHANNELS:
                         connection.execute(f"LISTEN {channel}".encode())
-                    self._answer(connection, {*_CHANNELS})
+                    self._look = 0.0
                     while not self._over.is_set():
                         self._wait(connection)
                     self._ring(connection)
@@ -83,7 +88,7 @@ class Doorbell:
         ready = {one for one, _ in poll.poll(1000 * max(0.0, self._look - time.monotonic()))}
         heard = set[str]()
         if time.monotonic() >= self._look:
-            heard, self._look = {*_CHANNELS}, time.monotonic() + LOOK_SECONDS
+            heard = {*_CHANNELS, LOOK}
         if self._end in ready:
             os.read(self._end, 4096)
             time.sleep(max(0.0, self._rang + PAUSE_SECONDS - time.monotonic()))
@@ -93,7 +98,11 @@ class Doorbell:
             if notify.pid != connection.info.backend_pid:
                 heard.add(notify.channel)
         if heard:
+            begin = time.monotonic()
             self._answer(connection, heard)
+            if LOOK in heard:
+                took = time.monotonic() - begin
+                self._look = time.monotonic() + LOOK_SECONDS + min(20 * took, MOST_SECONDS)
 
     def _ring(self, connection: Connection) -> None:
         with self._lock:

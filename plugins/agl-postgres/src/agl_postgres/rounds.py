@@ -33,7 +33,6 @@ FEW_ROUNDS = 8
 """After so many each thing is read as it is asked for."""
 ASK_SECONDS = 30.0
 """So long it is asked whether a transaction was kept whose answer was lost."""
-_KEPT: Final = "UPDATE server SET number = ? WHERE id = ?"
 MOST_OVERDUE = 1000
 """So many attempts are looked at in one transaction, and the next ones in the next."""
 _FIRST = (float("-inf"), 0)
@@ -121,12 +120,14 @@ class Rounds(PostgresLookups):
         self._connect = connect
         self.effects = Effects()
         self.is_alone = False
+        self.head = 0
+        """Claims begin at this position; before it are rollouts that were claimed."""
         self.num_claims = 1
         """So many rollouts the operations are expected to claim."""
         self._num_committed = self._last = 0
         self._id = uuid.uuid4().hex
-        ask(self._connection, "INSERT INTO server VALUES (?, ?)", [self._id, self._last])
-        self._connection.commit()
+        self._lock = lock_number("server", self._id)
+        """Held by each transaction: who asks whether it was kept waits for its end."""
         self._looked_until: tuple[float, int] = _FIRST
         """Deadline and number of the last attempt that the watchdog has seen."""
         self._goes_on = False
@@ -140,17 +141,10 @@ class Rounds(PostgresLookups):
         self._numbers: dict[str, list[int]] = {"rollout": [], "position": [], "attempt": []}
         self._is_whole_queue = False
         self._num_rounds = 0
-        self._is_marked = False
-        """Whether the transaction holds its server's row: who asks for that waits for its end."""
         self._forget_round()
 
     def _forget_round(self) -> None:
-        self._known: Known = {
-            kind: {
-                key: copy(one) if isinstance(one, dict | list) else one for key, one in of.items()
-            }
-            for kind, of in self._read.items()
-        }
+        self._known: Known = {kind: _copied(of) for kind, of in self._read.items()}
         self._next = dict.fromkeys(self._numbers, 0)
         self._wanted: dict[str, set[Any]] = {}
         self._wants_alone = self._is_incomplete = False
@@ -174,9 +168,7 @@ class Rounds(PostgresLookups):
         self._goes_on = False
         self._forget_round()
         if self.is_alone:
-            if not self._is_marked:
-                ask(self._connection, SQL["kept"], [self._id])
-                self._is_marked = True
+            ask(self._connection, SQL["lock"], [[self._lock]])
             self._connection.execute("SAVEPOINT round")
 
     def commit(self) -> None:
@@ -196,7 +188,7 @@ class Rounds(PostgresLookups):
         try:
             with self._connection.pipeline():
                 self._flush()
-                ask(self._connection, _KEPT, [self._last, self._id])
+                ask(self._connection, SQL["keep"], [self._id, self._last, self._id, self._last])
                 self._connection.commit()
         except psycopg.OperationalError as error:
             # Its answer may be lost, and only that. Who was told that it failed asks again.
@@ -233,9 +225,10 @@ class Rounds(PostgresLookups):
                 changes = self._num_unwritten
                 self.reconnect()
                 self._num_unwritten = changes
-                row = ask(self._connection, SQL["kept"], [self._id]).fetchone()
+                ask(self._connection, SQL["lock"], [[self._lock]])
+                row = ask(self._connection, SQL["kept"], [self._id, self._last]).fetchone()
                 self._connection.rollback()
-                return row == (self._last,)
+                return row is not None
             time.sleep(0.1)
         raise StoreUnavailableError(
             f"PostgreSQL has not answered for {ASK_SECONDS:g} seconds: whether this call was "
@@ -276,11 +269,8 @@ class Rounds(PostgresLookups):
             self._fetch()
             self._wanted, self._is_incomplete = {}, True
             for name in _READS:
-                for one in self._read[name].keys() - self._known[name].keys():
-                    value = self._read[name][one]
-                    self._known[name][one] = (
-                        copy(value) if isinstance(value, dict | list) else value
-                    )
+                new = self._read[name].keys() - self._known[name].keys()
+                self._known[name] |= _copied({one: self._read[name][one] for one in new})
             found = self._known[kind][key]
         return found
 
@@ -293,9 +283,6 @@ class Rounds(PostgresLookups):
 
         wanted = self._wanted
         with self._connection.pipeline():
-            if not self._is_marked:
-                send("kept", lambda rows: None, self._id)
-                self._is_marked = True
             self._send_others(send, wanted)
             for kind, how in _READS.items():
                 self._read[kind] |= {key: how.nothing() for key in wanted.get(kind, ())}
@@ -320,12 +307,11 @@ class Rounds(PostgresLookups):
             if how.is_locked
             for key in wanted.get(kind, ())
         ]
-        if locks:
-            send("lock", lambda rows: None, sorted(locks))
+        send("lock", lambda rows: None, sorted([self._lock, *locks]))
         if "queue" in wanted:
             held = list(map(number_of, self._read["queue"]))
             wish = max(self.num_claims, len(held))  # twice as many each time
-            send("queue", lambda rows: self._take_queue(rows, wish), held, wish)
+            send("queue", lambda rows: self._take_queue(rows, wish), self.head, held, wish)
         if nows := wanted.get("overdue"):
             send("overdue_since", self._take_overdue, max(nows), *self._looked_until, MOST_OVERDUE)
         if "latest" in wanted:
@@ -345,6 +331,11 @@ class Rounds(PostgresLookups):
             if rollout.status == "queuing":
                 self._read["attempts"][rollout.rollout_id] = {}
         self._is_whole_queue = len(rows) < wish
+
+
+def _copied(records: dict[Any, Any]) -> dict[Any, Any]:
+    """Also what holds several; records themselves are never changed."""
+    return {key: copy(x) if isinstance(x, dict | list) else x for key, x in records.items()}
 
 
 def first_of(rows: Rows) -> list[Any]:

@@ -1,7 +1,7 @@
--- Version 2. What PostgreSQL has beside the tables of agl_sqlite/schema.sql, which it gets with its own
+-- Version 3. What PostgreSQL has beside the tables of agl_sqlite/schema.sql, which it gets with its own
 -- names of types. Texts are compared by their bytes, as all stores compare them.
 
-CREATE TABLE agl_version AS SELECT 2 AS version;
+CREATE TABLE agl_version AS SELECT 3 AS version;
 CREATE SEQUENCE rollouts;
 CREATE SEQUENCE attempts;
 CREATE SEQUENCE positions;
@@ -32,4 +32,4 @@ CREATE UNIQUE INDEX ON span (a, span_id);
 CREATE INDEX ON document (n) WHERE n IS NOT NULL;
 
 -- The stores that had this database open, each with the number of its last transaction that was kept.
-CREATE TABLE server (id text PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE server (id text, number bigint, PRIMARY KEY (id, number));

@@ -12,7 +12,7 @@ SELECT t.key, r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = 
 WHERE t.key = ANY(?) AND t.status = 'preparing' ORDER BY t.a;
 
 -- name: queue
-SELECT {rollout} FROM rollout r WHERE r.position IS NOT NULL AND r.n <> ALL(?)
+SELECT {rollout} FROM rollout r WHERE r.position >= ? AND r.n <> ALL(?)
 ORDER BY r.position LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: lock_rollouts
@@ -76,10 +76,16 @@ SELECT setval('rollouts', (SELECT max(n) FROM rollout)),
        setval(pg_get_serial_sequence('worker', 'w'), (SELECT max(w) FROM worker));
 
 -- name: kept
-SELECT number FROM server WHERE id = ? FOR UPDATE;
+SELECT number FROM server WHERE id = ? AND number = ?;
 
--- name: num_queued_at_most
-SELECT count(*) FROM (SELECT FROM rollout WHERE position IS NOT NULL LIMIT 64) AS queued;
+-- name: keep
+-- A new row each time: of one that changes, all versions are read as long as an old transaction is open.
+WITH before AS (DELETE FROM server WHERE id = ? AND number = ?::bigint - 1)
+INSERT INTO server VALUES (?, ?);
+
+-- name: head
+SELECT min(position), count(*)
+FROM (SELECT position FROM rollout WHERE position >= ? ORDER BY position LIMIT 64) AS queued;
 
 -- name: ended
 -- or were deleted

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ from agl.errors import ConfigError
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_postgres.database import PostgresDatabase
-from agl_postgres.doorbell import ENDED, QUEUED, Doorbell
+from agl_postgres.doorbell import ENDED, LOOK, QUEUED, Doorbell
 from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import SQL, Connection, ask, storable
 from agl_sqlite.database_store import DatabaseStore
 from agl_sqlite.ids import number_of
+
+SETTLE_SECONDS = 10.0
+"""No transaction takes longer. So late claims pass over what is dead before the head of the queue,
+which PostgreSQL keeps while an old transaction is open."""
 
 
 class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
@@ -58,6 +63,8 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         """Grows whenever the queue may hold something that it did not."""
         self._empty_since = -1
         """The ``_news`` of a claim that found nothing."""
+        self._last_head = (0, 0.0)
+        """Where the queue began, and when that was."""
         self._told_nothing: dict[str | None, str | None] = {}
         """Workers that have been told so since, with the key of their last claim."""
         self._listening_since += self._database.ahead
@@ -81,8 +88,15 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
 
     def _hear(self, connection: Connection, channels: set[str]) -> None:
         """Look for what other servers queued and ended."""
+        tables = self._database.tables
         if QUEUED in channels:
-            ((count,),) = ask(connection, SQL["num_queued_at_most"]).fetchall()
+            begin = 0 if LOOK in channels else tables.head
+            ((head, count),) = ask(connection, SQL["head"], [begin]).fetchall()
+            if LOOK in channels and head is not None:
+                # Not at once: a position may be taken long before its rollout is committed.
+                tables.head, (last, since) = min(tables.head, head), self._last_head
+                if time.monotonic() > since + SETTLE_SECONDS:
+                    tables.head, self._last_head = min(last, head), (head, time.monotonic())
             if count:
                 self._news += 1
                 self._queue_waiters.wake(count)
