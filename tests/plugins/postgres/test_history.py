@@ -221,5 +221,5 @@ async def test_each_rollout_is_as_at_one_store(url, seconds):
             kinds[call.name, call.answer == REFUSED] += 1
     print(f"{num_calls} calls of {len(world.calls)} rollouts, {dict(kinds)}")
     assert not wrong, "\n".join(map(str, sorted(world.calls[wrong[0]])))
-    assert num_calls > 100 * seconds
+    assert num_calls > 20 * seconds  # also on a machine that has much else to do
     assert len(world.calls) > 10
