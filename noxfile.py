@@ -165,7 +165,7 @@ def bench_apo(session: nox.Session) -> None:
 
 @nox.session
 def crash(session: nox.Session) -> None:
-    """Kill server and runners 200 times under load, and count what was lost; then PostgreSQL too."""
+    """Kill servers, runners and PostgreSQL under load, and count what was lost."""
     install(session, CORE, "agl-postgres[server]")
     session.run("python", "benchmarks/crash.py", *session.posargs)
     if not session.posargs:
