@@ -92,6 +92,8 @@ SITE = ["sphinx==9.0.4", "myst-parser==5.2.0", "shibuya==2026.7.12", "sphinx-cop
 SITE += ["sphinx-external-toc==1.1.0", "sphinx-llms-txt==0.7.1", "textstat==0.7.8", "setuptools<81"]
 MERMAID = "mermaid@11.17.2"
 PHOENIX = "arize-phoenix==20.26.1"
+SKYPILOT = "skypilot==0.14.1"
+KUBERNETES = "kubernetes-validate==1.37.0"
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
 EXTRAS += [TRACKED, "agl-postgres[server]"]
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
@@ -212,7 +214,7 @@ def tests_core(session: nox.Session) -> None:
 def tests_plugins(session: nox.Session) -> None:
     """The tests of plugins, of doors and of attacks, with all plugins installed."""
     # TRL: our loss and gradients are compared with its.
-    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC, "pyright>=1.1.400"]
+    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC, KUBERNETES, "pyright>=1.1.400"]
     install(session, *EVERYTHING, *tools)
     # One run, as each collects for a minute; of the core's folders only the files that are asked.
     asked = [
@@ -378,6 +380,29 @@ def trackers(session: nox.Session) -> None:
     session.run(python, "-m", "pip", "install", "--quiet", PHOENIX, external=True)
     env = {"AGL_PHOENIX_PYTHON": python}
     session.run("pytest", "-W", "default", TRACKER_TESTS, *session.posargs, env=env)
+
+
+@nox.session
+def deploy(session: nox.Session) -> None:
+    """What docs/deploy/ says, and what agl launch writes: with real Slurm, nginx and SkyPilot.
+
+    As root, after apt-get install slurm-wlm munge nginx-light sqlite3 systemd. SkyPilot has an
+    environment of its own: it wants an older click than we do.
+    """
+    ours = ("agl-launch", "agl-gateway", "agl-inspect", "agl-postgres[server]", "agl-server")
+    install(session, CORE, *ours, KUBERNETES, *TEST_TOOLS)
+    sky = Path(session.virtualenv.location).resolve() / "skypilot"
+    session.run("python", "-m", "venv", "--clear", str(sky))
+    python = str(sky / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", SKYPILOT, external=True)
+    env = {**QUIET, "AGL_SKYPILOT_PYTHON": python}
+    folders = (
+        "tests/plugins/launch",
+        "tests/plugins/launch/real",
+        "tests/acceptance/test_deploy.py",
+    )
+    for folder in folders:
+        session.run("pytest", "-m", "nightly or not nightly", folder, *session.posargs, env=env)
 
 
 @nox.session(name="verl-cpu")
@@ -618,7 +643,7 @@ NIGHTLY = (
         (name,)
         for name in ("vllm", "containers", "peer", "tracers", "trackers", "examples", "calc-x")
     ),
-    *((name,) for name in ("ui", "docs", "pythons", "benchmarks", "crash", "resume")),
+    *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
 
 
@@ -643,6 +668,7 @@ def nightly(session: nox.Session) -> None:
     calc-x             the AutoGen agent learns with the real verl
     ui                 the web page in a real Chromium
     docs               the site: broken links, and pages that docs/toc.yml does not name
+    deploy             what agl launch writes, in a real Slurm and for SkyPilot; docs/deploy/
     pythons            the core on Python 3.12 and 3.13
     benchmarks         each once and short, with 0.3.0 and another tree beside it
     crash              200 kills of server and runners under load

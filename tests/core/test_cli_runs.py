@@ -90,6 +90,24 @@ def test_run_goes_on_that_is_named_and_else_the_newest(agl, arguments, which):
     assert stored(runs[which])["config"]["algorithm"]["steps"] == 2 + which
 
 
+@pytest.mark.parametrize("store", [(), ("store={type: sqlite, path: kept.db}",)])
+def test_job_that_is_started_again_begins_the_run_or_goes_on_with_it(agl, store):
+    job = ("run", "agl.yaml", "run_dir=job", *store, "--resume")
+    begin(agl, *store)  # a neighbour, in the same store
+    assert "there is no run in 'job' yet" in agl(*job, "algorithm.stop_after=1").err
+    record = Path("kept.db" if store else "job/store.db")
+    (run,) = [one for one in runs_in(record) if one.folder == str(Path("job").absolute())]
+    # The next start was on a machine that died, so nobody noted its end.
+    same = run.model_dump(include={"run_id", "algorithm", "folder", "config", "datasets"})
+    opened = SqliteLightningStore(record)
+    asyncio.run(begin_run(opened, RunStart(**same, code=run.code, host="elsewhere", pid=1)))
+    asyncio.run(opened.close())
+    result = succeeds(agl, *job, "algorithm.stop_after=1", "--force")
+    assert f"run: {run.run_id}\n" in result.err
+    ended = runs_in(record)
+    assert {len(one.generations) for one in ended} == ({1, 3} if store else {3})
+
+
 def test_run_is_found_in_the_store_that_the_file_names(agl):
     store = "store={type: sqlite, path: kept.db}"
     run_id = begin(agl, store)

@@ -42,7 +42,15 @@ PROGRAM = "bwrap"
 KNOWN_NEEDS = {
     PROGRAM,
     *("agent-framework-core", "agent-framework-openai", "agl-adapters", "agl-agentlightning"),
-    *("agl-apo", "agl-azure", "agl-bestprompt", "agl-gateway", "agl-inspect", "agl-metrics"),
+    *(
+        "agl-apo",
+        "agl-azure",
+        "agl-bestprompt",
+        "agl-gateway",
+        "agl-inspect",
+        "agl-launch",
+        "agl-metrics",
+    ),
     *("agl-sandbox", "agl-tinker", "agl-torch", "agl-tracers", "agl-trackers", "agl-ui"),
     *("agl-unsloth", "agl-verl", "anthropic", "autogen-agentchat", "autogen-ext"),
     *("claude-agent-sdk", "crewai", "harbor", "langchain", "langchain-openai", "litellm", "mlflow"),

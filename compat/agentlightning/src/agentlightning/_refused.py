@@ -83,7 +83,7 @@ _NAMES = {
         "store.collection_based": "LATENCY_BUCKETS",
         "store.utils": "LATENCY_BUCKETS",
     },
-    "use SqliteLightningStore('store.db'), which agl store offers to many machines": {
+    "use SqliteLightningStore('store.db') and agl store; for several servers, agl-postgres": {
         "store.collection.mongo": "MongoBasedCollection MongoBasedKeyValue MongoBasedQueue "
         "MongoClientPool MongoLightningCollections resolve_mongo_error_type",
         "store.mongo": "MongoLightningStore",

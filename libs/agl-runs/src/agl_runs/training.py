@@ -51,7 +51,8 @@ def resume_run(
     """Go on with a run, in its folder and its store; for what it raises see ``train``.
 
     ``name`` is its id, a part of it, or its folder; empty for the newest. Without ``path``, the run
-    has the configuration in its folder.
+    has the configuration in its folder. If the file has a ``run_dir`` without a run in it, one
+    begins there: who starts a job again need not know how far it came.
     """
     from agl_runs.config.file import load_config, load_config_of_run
     from agl_runs.finding import enter
@@ -59,27 +60,33 @@ def resume_run(
 
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
-    folder = folder_here(run)
-    if file is None:
-        file = load_config_of_run(run, overrides)
-        enter(run)
-    request = RunRequest(run.run_id, resume=True, folder=folder, force=force)
+    if run is None:
+        assert file is not None
+        request = new_run(file.config)
+    else:
+        request = RunRequest(run.run_id, resume=True, folder=folder_here(run), force=force)
+        if file is None:
+            file = load_config_of_run(run, overrides)
+            enter(run)
     _run(file, request, dry=False, ui=ui)
 
 
-def _find_run(name: str, file: "ConfigFile | None") -> "Run":
+def _find_run(name: str, file: "ConfigFile | None") -> "Run | None":
     from agl_runs.config.file import RunConfig
     from agl_runs.finding import last_time
     from agl_runs.folders import shown_status
     from agl_runs.local_runs import one_of, runs_here
 
     run_dir = None if file is None else file.config.run_dir
-    where = f"in {run_dir!r}" if run_dir is not None else "under agl-runs"
+    where, by_name = f"in {run_dir!r}" if run_dir is not None else "under agl-runs", bool(name)
     if name and os.path.isdir(name):  # one that is too long is none
         runs = runs_here(Path(name)) or _runs_of_folders(Path(name).glob(CONFIG))
         name, where = "", f"in {name!r}"
     elif file is not None and file.config.store != RunConfig.store:
         runs, where = _runs_of_store(file, name), "in the store of the file"
+        if run_dir is not None and not name:
+            place = Path(run_dir).absolute()
+            runs = [run for run in runs if run.folder and Path(run.folder).absolute() == place]
     else:
         runs = runs_here(None if run_dir is None else Path(run_dir))
         if file is None:
@@ -91,6 +98,12 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run":
     ended = [run for run in runs if not run.problem and shown_status(run) != "running"]
     # One that has come to its end may have more steps now.
     found = [run for run in ended if run.status != "finished"] or ended
+    if run_dir is not None and not by_name:
+        # What ran on a machine that died is shown as running; what still runs is refused later.
+        found = found or [run for run in runs if not run.problem]
+        if not runs:
+            note(f"there is no run in {run_dir!r} yet")
+            return None
     if not found:
         others = ", ".join(run.run_id for run in runs[-5:])
         named = f", or name one that is running or cannot be read: {others}" if others else ""

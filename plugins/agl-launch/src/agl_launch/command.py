@@ -1,0 +1,82 @@
+"""``agl launch``: write the file with which a cluster starts a run."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("launch")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--slurm", "system", flag_value="slurm", help="Write a batch script for sbatch.")
+@click.option(
+    "--k8s",
+    "system",
+    flag_value="kubernetes",
+    help="Write Jobs for kubectl apply, or a RayJob for KubeRay where the strategy is ray.",
+)
+@click.option("--skypilot", "system", flag_value="skypilot", help="Write a task for sky launch.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write it here, not on standard output."
+)
+@click.option("--name", help="Of the jobs and of what belongs to them. [default: FILE's folder]")
+@click.option(
+    "--machines",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many machines run runners; `runners` of FILE counts on each.",
+)
+@click.option("--cpus", type=click.IntRange(1), default=4, show_default=True, help="Per machine.")
+@click.option(
+    "--memory", type=click.IntRange(1), default=8, show_default=True, help="GiB per machine."
+)
+@click.option(
+    "--gpus",
+    default="0",
+    show_default=True,
+    metavar="[TYPE:]NUMBER",
+    help="For the algorithm; under Slurm and SkyPilot machines are equal, so each gets them. "
+    "SkyPilot needs the type, as H100:1.",
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, min_open=True),
+    default=4.0,
+    show_default=True,
+    help="Time limit of a Slurm job, after which it queues again.",
+)
+@click.option(
+    "--grace",
+    type=click.IntRange(1),
+    default=300,
+    show_default=True,
+    help="Seconds in which a run stops that its cluster ends, or the time limit.",
+)
+@click.option(
+    "--image", default="agl-runner:latest", show_default=True, help="For Kubernetes: with /project."
+)
+def command(
+    file: Path,
+    overrides: tuple[str, ...],
+    system: str | None,
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Write the file with which a cluster starts the run of FILE; nothing is started.
+
+    Machines find each other by themselves. Tokens and other secrets stay out of the file. A job
+    that the cluster starts again goes on with its run.
+    """
+    from agl.cli.shared import note
+    from agl_launch.render import render
+
+    if system is None:
+        raise click.UsageError("say for what: --slurm, --k8s or --skypilot")
+    text = render(system, file, overrides, options)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+        note(f"wrote {output}; its first lines say how to start it")

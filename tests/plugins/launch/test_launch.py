@@ -1,0 +1,180 @@
+"""``agl launch``: what it writes is what the clusters' own schemas take, and holds no secret."""
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.run_project import CONFIG, refuses, succeeds
+from tests.waiting import free_port
+
+from agl_runs.local_runs import runs_here
+
+SYSTEMS = ("--slurm", "--k8s", "--skypilot")
+OPTIONS = {
+    "few": (),
+    "many": (
+        *("--name", "My Run", "--machines", "3", "--cpus", "8", "--memory", "64"),
+        *("--gpus", "H100:2", "--grace", "60", "--hours", "12"),
+    ),
+}
+
+
+@pytest.fixture
+def file(project: Path) -> Path:
+    """That of a run which learns for three steps, by the strategy that can be launched."""
+    text = CONFIG.replace("strategy: shm", "strategy: {type: cs, graceful_timeout: 1}")
+    (project / "agl.yaml").write_text(text + "runners: 1\n")
+    return project / "agl.yaml"
+
+
+def launched(agl, *arguments: str) -> list[dict]:
+    text = succeeds(agl, "launch", "agl.yaml", *arguments).out
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_kubernetes_takes_the_jobs(agl, file, options):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    found = launched(agl, "--k8s", *options)
+    for one in found:
+        validate(one, "1.37", strict=True)
+    kinds = [one["kind"] for one in found]
+    assert kinds == ["PersistentVolumeClaim", "Service", "Job", "Job"]
+    claim, service, algorithm, runner = found
+    template = algorithm["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert template["spec"]["volumes"][0]["persistentVolumeClaim"] == {
+        "claimName": claim["metadata"]["name"]
+    }
+    assert runner["spec"]["completions"] == (3 if options else 1)
+    (container,) = runner["spec"]["template"]["spec"]["containers"]
+    hosts = [one["value"] for one in container["env"] if one["name"] == "AGL_SERVER_HOST"]
+    assert hosts == [service["metadata"]["name"]]
+    assert service["metadata"]["name"] == ("my-run" if options else claim["metadata"]["name"][:-5])
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_ray_job_has_pods_that_kubernetes_takes(agl, file, options):
+    # The schema of RayJob itself is in no package that can be had here: docs/deploy/kubernetes.md.
+    validate = pytest.importorskip("kubernetes_validate").validate
+    claim, job, command = launched(agl, "--k8s", "strategy={type: ray}", *options)
+    cluster = job["spec"]["rayClusterSpec"]
+    pods = [one["template"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+    for one in (claim, command, *({"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods)):
+        validate(one, "1.37", strict=True)
+    assert job["kind"] == "RayJob"
+    assert "agl run agl.yaml 'strategy={type: ray}' run_dir=/runs/" in command["data"]["run.sh"]
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_bash_takes_the_script(agl, file, options):
+    succeeds(agl, "launch", "--slurm", "agl.yaml", *options, "-o", "run.sh")
+    assert subprocess.run(["bash", "-n", "run.sh"]).returncode == 0
+    lines = re.findall("^#SBATCH --gpus-per-node=(.*)$", Path("run.sh").read_text(), re.M)
+    assert lines == (["H100:2"] if options else [])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, system):
+    monkeypatch.setenv("MY_KEY", "a-secret-text")
+    with file.open("a") as more:
+        more.write("resources: {llm: {type: llm, endpoint: x, model: m, api_key: '${MY_KEY}'}}\n")
+    text = succeeds(agl, "launch", system, "agl.yaml").out
+    assert "a-secret-text" not in text
+    assert ("MY_KEY" in text) == (system != "--slurm")  # where the environment goes with the job
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("say for what", ["agl.yaml"]),
+        ("agl.yaml: strategy is 'shm'. Expected 'cs'", ["--k8s", "agl.yaml", "strategy=shm"]),
+        ("strategy is 'ray'", ["--slurm", "agl.yaml", "strategy.type=ray"]),
+        ("strategy.role: each machine gets", ["--slurm", "agl.yaml", "strategy.role=both"]),
+        ("algorithm.api_key: a secret would", ["--k8s", "agl.yaml", "algorithm.api_key=abc"]),
+        ("unknown key", ["--k8s", "agl.yaml", "nope=1"]),
+        ("expected TYPE:NUMBER", ["--skypilot", "agl.yaml", "--gpus", "1"]),
+        ("--gpus 'many': expected", ["--k8s", "agl.yaml", "--gpus", "many"]),
+        ("too short for --grace", ["--slurm", "agl.yaml", "--hours", "0.1"]),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(agl, file, words, arguments):
+    refuses(agl, words, "launch", *arguments)
+
+
+class Shells:
+    """Shell commands of launched files, as processes of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, str(free_port())
+        self.begun: list[subprocess.Popen[str]] = []
+
+    def start(self, text: str, **environment: str) -> subprocess.Popen[str]:
+        # What the files say of machines and of waiting, as it is here.
+        for there, here in (("/runs/", f"{self.folder}/"), (":4747", f":{self.port}")):
+            text = text.replace(there, here)
+        text = re.sub(r"PORT=\d+", f"PORT={self.port}", text).replace("sleep 10", "sleep 0.1")
+        here = {"AGL_SERVER_TOKEN": "a-token-of-this-test", "AGL_SERVER_PORT": self.port}
+        process = subprocess.Popen(
+            ["sh", "-c", text],
+            env={**os.environ, **environment, **here},
+            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.begun.append(process)
+        return process
+
+
+@pytest.fixture
+def shells(tmp_path):
+    made = Shells(tmp_path)
+    yield made
+    for process in made.begun:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.nightly
+def test_commands_of_kubernetes_run_a_run_through_a_pod_that_is_replaced(agl, file, shells):
+    name = "127.0.0.1"
+    _, _, algorithm, runner = launched(agl, "--k8s", "algorithm.steps=3", "--name", "r")
+
+    def start(job: dict) -> subprocess.Popen[str]:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        values = {one["name"]: one["value"] for one in container["env"]}
+        host = {"r": name, "0.0.0.0": name}[values["AGL_SERVER_HOST"]]
+        text = container["args"][0].replace("http://r:", f"http://{name}:")
+        return shells.start(text, **values | {"AGL_SERVER_HOST": host})
+
+    pod = start(runner)  # it waits for a store
+    first = start(algorithm)
+    metrics = shells.folder / "r/metrics.jsonl"
+    while not metrics.exists():
+        assert first.poll() is None, first.communicate()[0]
+    first.send_signal(signal.SIGKILL)  # its machine died
+    first.communicate()
+    second = start(algorithm)
+    output = second.communicate()[0]
+    assert second.returncode == 0, output
+    (run,) = runs_here(shells.folder / "r")
+    assert (run.status, len(run.generations)) == ("finished", 2)
+    assert len(metrics.read_text().splitlines()) == 3
+    pod.communicate()
+    assert pod.returncode == 0  # a store that stays away is the run's end
+
+
+@pytest.mark.nightly
+def test_commands_of_skypilot_run_a_run(agl, file, shells):
+    (task,) = launched(agl, "--skypilot", "--machines", "2")
+    own = {"SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1", "SKYPILOT_TASK_ID": "task"}
+    text = task["run"].replace("0.0.0.0", "127.0.0.1")
+    nodes = [shells.start(text, **own, SKYPILOT_NODE_RANK=str(n)) for n in range(2)]
+    outputs = [node.communicate()[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    (run,) = runs_here(shells.folder / "task")
+    assert run.status == "finished"
