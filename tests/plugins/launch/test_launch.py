@@ -96,6 +96,7 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
         ("strategy is 'ray'", ["--slurm", "agl.yaml", "strategy.type=ray"]),
         ("strategy.role: each machine gets", ["--slurm", "agl.yaml", "strategy.role=both"]),
         ("algorithm.api_key: a secret would", ["--k8s", "agl.yaml", "algorithm.api_key=abc"]),
+        ("store is another server's", ["--k8s", "agl.yaml", "store=http://a:1"]),
         ("unknown key", ["--k8s", "agl.yaml", "nope=1"]),
         ("expected TYPE:NUMBER", ["--skypilot", "agl.yaml", "--gpus", "1"]),
         ("--gpus 'many': expected", ["--k8s", "agl.yaml", "--gpus", "many"]),

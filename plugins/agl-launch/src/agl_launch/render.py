@@ -61,7 +61,13 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
             "nothing but queue again. Give more hours, or less grace"
         )
     store = file.config.store
-    store = store.get("type") if isinstance(store, dict) else store
+    store = str(store.get("type") if isinstance(store, dict) else store)
+    is_served = store != "client" and not store.startswith("http")
+    if not is_served and system != "slurm":
+        raise ConfigError(
+            f"agl launch: {file.where('store')} is another server's, which does not tell runners "
+            "that the run has ended. Leave it out, or give postgresql://..., which the run serves"
+        )
     name = re.sub(r"[^a-z0-9]+", "-", (options["name"] or path.resolve().parent.name).lower())
     said = re.findall(r"(?<!\$)\$\{(\w+)\}", f"{file.values}")
     variables = sorted({"AGL_SERVER_TOKEN", *said})
@@ -79,8 +85,7 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
         gpus=gpus,
         gpu_line=f"#SBATCH --gpus-per-node={options['gpus']}\n" if gpus != "0" else "",
         accelerators=options["gpus"] if gpus != "0" else "null",
-        # A store that has an address of its own is used as it is, and not served once more.
-        managed=int(store != "client" and not str(store).startswith("http")),
+        managed=int(is_served),
         literals=" ".join(f'--from-literal={one}="${one}"' for one in variables),
         secrets="".join(f"  {one}: null\n" for one in variables),
         options=" ".join(f"--secret {one}" for one in variables),
