@@ -59,10 +59,19 @@ def test_kubernetes_takes_the_jobs(agl, file, options):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_ray_job_has_pods_that_kubernetes_takes(agl, file, options):
-    # The schema of RayJob itself is in no package that can be had here: docs/deploy/kubernetes.md.
+    # The schema of RayJob itself is in no package that can be had here; its names are those of the
+    # operator's sources, 1.4.
     validate = pytest.importorskip("kubernetes_validate").validate
     claim, job, command = launched(agl, "--k8s", "strategy={type: ray}", *options)
+    own = {"entrypoint", "shutdownAfterJobFinishes", "backoffLimit", "rayClusterSpec"}
+    group = {"rayStartParams", "template"}
+    workers = {*group, "groupName", "replicas", "minReplicas", "maxReplicas"}
     cluster = job["spec"]["rayClusterSpec"]
+    assert job["spec"].keys() == own
+    assert (cluster["headGroupSpec"].keys(), cluster["workerGroupSpecs"][0].keys()) == (
+        group,
+        workers,
+    )
     pods = [one["template"] for one in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
     for one in (claim, command, *({"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods)):
         validate(one, "1.37", strict=True)
