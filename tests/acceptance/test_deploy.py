@@ -313,6 +313,7 @@ async def write_until(stop: threading.Event, store: agl.LightningStore, kept: li
     while not stop.is_set():
         rollout = await store.enqueue_rollout(input={"number": len(kept)})
         kept.append(rollout.rollout_id)
+    await store.close()
 
 
 def copied_while_written(store: agl.LightningStore, command: str, environment: dict) -> list[str]:
@@ -360,7 +361,7 @@ def test_dump_of_postgresql_is_whole_and_comes_back() -> None:
 
     (programs,) = Path(embedded.__file__).parent.glob("**/bin/pg_dump")
     environment = {**os.environ, "PATH": f"{programs.parent}:{os.environ['PATH']}"}
-    dump, restore = block_of("backups.md", "pg_dump").splitlines()
+    _, dump, restore = block_of("backups.md", "pg_dump").splitlines()
     # Not in pytest's folder, which is closed to the user that PostgreSQL runs as.
     folder = Path(tempfile.mkdtemp(prefix="agl-dump-"))
     try:

@@ -150,6 +150,7 @@ def shells(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(300)
 def test_commands_of_kubernetes_run_a_run_through_a_pod_that_is_replaced(agl, file, shells):
     name = "127.0.0.1"
     _, _, algorithm, runner = launched(agl, "--k8s", "algorithm.steps=3", "--name", "r")
@@ -174,11 +175,12 @@ def test_commands_of_kubernetes_run_a_run_through_a_pod_that_is_replaced(agl, fi
     (run,) = runs_here(shells.folder / "r")
     assert (run.status, len(run.generations)) == ("finished", 2)
     assert len(metrics.read_text().splitlines()) == 3
-    pod.communicate()
-    assert pod.returncode == 0  # a store that stays away is the run's end
+    output = pod.communicate()[0]
+    assert pod.returncode == 0, output  # a store that stays away is the run's end
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(300)
 def test_commands_of_skypilot_run_a_run(agl, file, shells):
     (task,) = launched(agl, "--skypilot", "--machines", "2")
     own = {"SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1", "SKYPILOT_TASK_ID": "task"}
