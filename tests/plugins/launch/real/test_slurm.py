@@ -158,7 +158,7 @@ def is_over(slurm: Slurm, number: str, log: Path) -> Callable[[], bool]:
 
 async def test_run_that_meets_its_time_limit_queues_again_and_comes_to_the_same_end(slurm, submit):
     await slurm.up()
-    tasks = 140  # two machines, two minutes less thirty seconds or more
+    tasks = 240  # two machines, two minutes less at least thirty seconds
     number, folder, log = submit(tasks, "--hours", "0.034", "--grace", "30")
     await until(is_over(slurm, number, log))
     (run,) = runs_here(folder)
@@ -173,13 +173,14 @@ async def test_run_that_meets_its_time_limit_queues_again_and_comes_to_the_same_
 
 async def test_run_goes_on_when_a_machine_of_its_job_has_failed(slurm, submit):
     await slurm.up()
-    number, folder, log = submit(40)
-    await until(lambda: log.exists() and "5/40" in log.read_text())
-    slurm.machines[1].kill()  # Slurm misses it after SlurmdTimeout, and takes the job back
+    tasks = 150  # more than a minute, in which Slurm misses the machine and takes the job back
+    number, folder, log = submit(tasks)
+    await until(lambda: log.exists() and f"5/{tasks}" in log.read_text())
+    slurm.machines[1].kill()
     await until(lambda: "n2" in slurm.ask("sinfo", "-h", "-t", "down", "-o", "%N"))
     slurm.machines[1] = slurm.start("slurmd", "-D", "-N", "n2")
     await until(is_over(slurm, number, log))
     (run,) = runs_here(folder)
     assert run.status == "finished"
     assert len(run.generations) == 2, log.read_text()
-    assert "Finished 40 rollouts: 40 succeeded" in log.read_text()
+    assert f"Finished {tasks} rollouts: {tasks} succeeded" in log.read_text()
