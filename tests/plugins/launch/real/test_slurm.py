@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,6 +109,8 @@ class Slurm:
 
     def stop(self) -> None:
         self.ask("scancel", "--user=root")
+        while self.ask("squeue", "-h"):  # what daemons leave behind, nobody ends
+            time.sleep(1)
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in self.daemons:
