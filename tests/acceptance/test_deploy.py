@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -260,6 +261,11 @@ assert times[-1] - times[0] > 0.5, "an answer came at its end"
 """
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @pytest.mark.nightly
 def test_calls_and_streams_go_through_nginx(deploy, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("openai")
@@ -295,10 +301,12 @@ def test_calls_and_streams_go_through_nginx(deploy, tmp_path: Path, monkeypatch)
         assert checked.returncode == 0, checked.stderr
         for name in ("store", "gateway"):
             deployment.wait_until_healthy(name, deployment.start(name))
-        proxy = subprocess.Popen(nginx, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        proxy = subprocess.Popen(nginx, **pipes)
         deployment.processes.append(proxy)
-        while socket.socket().connect_ex(("127.0.0.1", int(port))):
-            assert proxy.poll() is None, proxy.communicate()
+        while not listens(int(port)):
+            assert proxy.poll() is None, proxy.communicate()[0]
+            time.sleep(0.01)
         done = python(
             *("-c", CALLS, port, TOKENS["AGL_SERVER_TOKEN"], TOKENS["AGL_GATEWAY_TOKEN"]),
             env={**os.environ, "SSL_CERT_FILE": f"{tmp_path}/chain"},
@@ -323,11 +331,13 @@ def copied_while_written(store: agl.LightningStore, command: str, environment: d
     writer.start()
     while len(kept) < 200:
         assert writer.is_alive()
+        time.sleep(0.01)
     before = list(kept)
     done = subprocess.run(["bash", "-ec", command], env=environment, capture_output=True, text=True)
     during = len(kept)
     while len(kept) < during + 20:  # nobody waits for the copy
         assert writer.is_alive()
+        time.sleep(0.01)
     stop.set()
     writer.join()
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,7 @@ def test_commands_of_kubernetes_run_a_run_through_a_pod_that_is_replaced(agl, fi
     metrics = shells.folder / "r/metrics.jsonl"
     while not metrics.exists():
         assert first.poll() is None, first.communicate()[0]
+        time.sleep(0.01)
     first.send_signal(signal.SIGKILL)  # its machine died
     first.communicate()
     second = start(algorithm)
