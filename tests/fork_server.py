@@ -2,21 +2,26 @@
 
 ``-m`` and a module, or ``-c`` and a text, may stand for the script.
 
-A process of its own takes four CPU seconds to import torch and transformers. Here a server, one per
-worker of the tests, imports once what others wrote, and forks for each script; nothing of ours is
-imported before. This is no place for runs that must differ in what a process draws as it starts,
-which is the seed of hashes.
+A process of its own takes four CPU seconds to import torch and transformers. Here a server, one for
+all workers of a run of tests, imports once what others wrote, and forks for each script; nothing of
+ours is imported before. This is no place for runs that must differ in what a process draws as it
+starts, which is the seed of hashes.
+
+``python -IS fork_server.py script *arguments`` is a program that does the same: it hands on the
+signals that it gets, and the script ends with it. The workers themselves are started so.
 """
 
 import atexit
 import contextlib
-import functools
+import fcntl
 import gc
 import importlib
 import json
 import os
 import runpy
 import select
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,14 +30,15 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 OTHERS = (
     *("torch", "transformers.models.llama.modeling_llama", "openai", "aiohttp", "uvicorn"),
     *("pydantic", "opentelemetry.sdk.trace", "yaml"),
 )
 
-_starting = threading.Lock()
+FOLDER = "AGL_TEST_FORKS"
+"""Variable with the folder of the servers' sockets; who makes it ends them as it ends."""
 cpu_seconds = 0.0
 """Of all scripts that ended, each with what it waited for."""
 
@@ -50,7 +56,7 @@ class Process:
     def has_ended(self) -> bool:
         return bool(select.select([self._status], [], [], 0)[0])
 
-    def wait(self, timeout: float = 250.0) -> int:
+    def wait(self, timeout: float | None = 250.0) -> int:
         """The code that it ends with, as that of ``subprocess``."""
         if not select.select([self._status], [], [], timeout)[0]:
             os.killpg(self.pid, signal.SIGKILL)
@@ -68,6 +74,7 @@ def start(
     *,
     stdout: IO[str],
     stderr: IO[str],
+    stdin: IO[str] | None = None,
     cwd: object = ".",
     env: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
@@ -76,10 +83,10 @@ def start(
     words = [str(each) for each in command]
     job = {"command": words, "cwd": str(Path(str(cwd)).absolute()), "env": {**(env or os.environ)}}
     told, status = os.pipe()
-    files = [stdout.fileno(), stderr.fileno(), status]
-    with _starting:  # two threads would each make a server, and one would be dropped
-        server, _ = _server(*options)
-    socket.send_fds(server, [json.dumps(job).encode()], files)
+    with open(os.devnull) as nothing, _connected(*options) as server:
+        given = (stdin or nothing, stdout, stderr)
+        files = [*(file.fileno() for file in given), status]
+        socket.send_fds(server, [json.dumps(job).encode()], files)
     os.close(status)
     return Process(told)
 
@@ -99,47 +106,101 @@ def run(
     return subprocess.CompletedProcess([*map(str, command)], code, *texts)
 
 
-@functools.cache
-def _server(*options: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    """The way to a server, which ends with its other end; and the server."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        command = [sys.executable, *options, __file__, str(theirs.fileno())]
-        server = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
-    return ours, server
+def program(place: Path, *words: object) -> Path:
+    """A file that is executed as Python with these words before its own."""
+    command = shlex.join(map(str, [sys.executable, "-IS", __file__, *words]))
+    place.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    place.chmod(0o755)
+    folder()
+    return place
+
+
+def folder() -> Path:
+    """That of the servers; whoever asks first owns it, and those that it starts find it."""
+    if FOLDER not in os.environ:
+        os.environ[FOLDER] = made = tempfile.mkdtemp(prefix="agl-forks-")
+        owner = socket.socket(socket.AF_UNIX)
+        owner.bind(f"{made}/owner")
+        owner.listen(100)
+
+        def end(pid: int) -> None:
+            if pid == os.getpid():
+                owner.close()
+                shutil.rmtree(made, ignore_errors=True)
+
+        atexit.register(end, os.getpid())
+    return Path(os.environ[FOLDER])
+
+
+def _connected(*options: str) -> socket.socket:
+    """A way to the server whose Python has these options."""
+    place = folder() / ("server" + "".join(options))
+    with (place.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as jobs:
+                jobs.bind(str(place))
+                jobs.listen(100)
+                command = [sys.executable, *options, __file__, "--serve", str(jobs.fileno())]
+                subprocess.Popen(
+                    command, pass_fds=[jobs.fileno()], start_new_session=True, cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                )  # fmt: skip
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(str(place))
+    return server
 
 
 def _serve(jobs: socket.socket) -> None:
+    owner = socket.socket(socket.AF_UNIX)
+    owner.connect(str(folder() / "owner"))
+    gc.disable()
     for name in OTHERS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()
-    while True:
-        job, files, *_ = socket.recv_fds(jobs, 2**20, 3)
-        if not job:
-            return None
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for a script ends by himself
-        if os.fork() == 0:
+    gc.enable()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for a script ends by himself
+    while owner not in select.select([jobs, owner], [], [])[0]:
+        sender, _ = jobs.accept()
+        with sender:
+            job, files, *_ = socket.recv_fds(sender, 2**20, 4)
+        if job and os.fork() == 0:
             jobs.close()
+            owner.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             script = os.fork()
             if script == 0:
-                return _become(files, **json.loads(job))
-            os.write(files[2], f"{script}\n".encode())
-            _, ended, used = os.wait4(script, 0)
-            code, seconds = os.waitstatus_to_exitcode(ended), used.ru_utime + used.ru_stime
-            with contextlib.suppress(BrokenPipeError):
-                os.write(files[2], f"{code} {seconds}\n".encode())
-            os._exit(0)
+                _become(files, **json.loads(job))
+                return
+            for file in files[:3]:
+                os.close(file)
+            _watch(script, files[3])
         for file in files:
             os.close(file)
 
 
+def _watch(script: int, status: int) -> NoReturn:
+    """Say the number of a script, and at its end how it was; it ends with who listens."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, f"{script}\n".encode())
+    poll = select.poll()
+    poll.register(status, 0)
+    poll.register(os.pidfd_open(script), select.POLLIN)
+    if poll.poll()[0][0] == status:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script, signal.SIGKILL)
+    _, ended, used = os.wait4(script, 0)
+    code, seconds = os.waitstatus_to_exitcode(ended), used.ru_utime + used.ru_stime
+    with contextlib.suppress(BrokenPipeError):
+        os.write(status, f"{code} {seconds}\n".encode())
+    os._exit(0)
+
+
 def _become(files: list[int], command: list[str], cwd: str, env: dict[str, str]) -> None:
     os.setsid()
-    with open(os.devnull) as nothing:
-        for number, file in enumerate([nothing.fileno(), *files[:2]]):
-            os.dup2(file, number)
+    for number, file in enumerate(files[:3]):
+        os.dup2(file, number)
     for file in files:
         os.close(file)
     os.chdir(cwd)
@@ -154,6 +215,7 @@ def _become(files: list[int], command: list[str], cwd: str, env: dict[str, str])
         elif program == "-c":
             code, *arguments = arguments
             sys.argv[:], sys.path[0] = [program, *arguments], ""
+            del sys.modules["__main__"].__file__
             exec(code, {"__name__": "__main__"})
         else:
             sys.argv[:], sys.path[0] = command, str(Path(program).parent)
@@ -168,6 +230,24 @@ def _become(files: list[int], command: list[str], cwd: str, env: dict[str, str])
     os._exit(0)
 
 
+def _stand_in(command: list[str]) -> int:
+    """Be a script that runs elsewhere."""
+    while command[0] in ("-u", "-B"):
+        del command[0]
+    files = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
+    process = start(command, **files)  # pyright: ignore
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: process.send_signal(number))
+    code = process.wait(None)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
 if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as given:
-        _serve(given)
+    if sys.argv[1] == "--serve":
+        with socket.socket(fileno=int(sys.argv[2])) as given:
+            _serve(given)
+    else:
+        sys.exit(_stand_in(sys.argv[1:]))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interpreter import python
+from tests import fork_server
 
 from . import poison
 from .poison import NUM, ONLY_PROCESSES, POISONS
@@ -37,7 +37,7 @@ IN_A_FILE = [name for name in IN_THREADS if name.startswith(("surrogate", "span"
 
 def run_apart(name: str, strategy: str, store: str, folder: Path) -> list[dict[str, Any]]:
     """In a process of its own: what a poison leaves behind is not the next test's."""
-    done = python(poison.__file__, name, strategy, store, folder, timeout=250)
+    done = fork_server.run([poison.__file__, name, strategy, store, folder])
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert lines, done.stderr
     assert done.returncode == 0, done.stderr

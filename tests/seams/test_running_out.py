@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,17 +22,33 @@ CALLS = 3 * CALLS_PER_STEP + 2
 """Of three steps and two evaluations."""
 
 
+ENTER = """
+import ctypes, os, runpy, sys
+
+_, holder, *sys.argv[:] = sys.argv
+places = [os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]
+assert not any(ctypes.CDLL(None).setns(place, 0) for place in places)
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @dataclass
 class SmallDisk:
-    """A file system in memory, which only processes see that are started by ``enter``."""
+    """A file system in memory, which only processes see that run in it."""
 
     path: Path
-    enter: list[str]
+    holder: int
+
+    def python(self, script: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        """Run a script where the disk is."""
+        return fork_server.run(["-c", ENTER, self.holder, script, *arguments])
 
     def run(self, *command: object) -> "subprocess.CompletedProcess[str]":
         """Run a command where the disk is."""
-        given = [*self.enter, *map(str, command)]
-        return subprocess.run(given, capture_output=True, text=True, timeout=250, check=False)
+        enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target"]
+        given = map(str, [*enter, self.holder, *command])
+        return subprocess.run([*given], capture_output=True, text=True, timeout=250, check=False)
 
     def grow(self, size: str) -> None:
         """Give it another size."""
@@ -55,8 +70,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Smal
     try:
         if holder.stdout is None or holder.stdout.readline() != "mounted\n":
             pytest.skip("no file system can be mounted here")
-        enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target"]
-        yield SmallDisk(path, [*enter, str(holder.pid)])
+        yield SmallDisk(path, holder.pid)
     finally:
         holder.communicate("\n")
 
@@ -80,8 +94,7 @@ async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
 async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(tmp_path, small_disk):
     folder = small_disk.path / "run"
     options = {"steps": 3, "checkpoints": 2, "run_dir": str(folder)}
-    command = (sys.executable, SCRIPT, tmp_path, json.dumps(options))
-    full = small_disk.run(*command)
+    full = small_disk.python(SCRIPT, tmp_path, json.dumps(options))
     assert full.returncode == 1
     words = "step-000002' could not be written, with 0."
     assert words in full.stderr, full.stderr[-3000:]
@@ -92,7 +105,7 @@ async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(tmp_p
     assert words in (error or "")
 
     small_disk.grow("20m")
-    done = small_disk.run(*command[:-1], json.dumps({**options, "resume": True}))
+    done = small_disk.python(SCRIPT, tmp_path, json.dumps({**options, "resume": True}))
     assert done.returncode == 0, done.stderr[-3000:]
     metrics = small_disk.run("cat", folder / "metrics.jsonl").stdout.splitlines()
     assert steps_of(metrics) == [1, 2, 3]
@@ -106,15 +119,14 @@ async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(tmp_p
 async def test_a_store_that_finds_no_space_ends_the_run_which_goes_on(tmp_path, small_disk) -> None:
     home = small_disk.path
     options = {"steps": 3, "checkpoints": 1, "run_dir": str(tmp_path / "run")}
-    command = (sys.executable, SCRIPT, home, json.dumps(options))
-    full = small_disk.run(*command)
+    full = small_disk.python(SCRIPT, home, json.dumps(options))
     assert full.returncode == 1
     assert "StoreDiskError" in full.stderr, full.stderr[-3000:]
     assert "database or disk is full" in full.stderr
     assert "What it has is kept: go on with Trainer(run=" in full.stderr
 
     small_disk.grow("20m")
-    done = small_disk.run(*command[:-1], json.dumps({**options, "resume": True}))
+    done = small_disk.python(SCRIPT, home, json.dumps({**options, "resume": True}))
     assert done.returncode == 0, done.stderr[-3000:]
     assert steps_of((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == [1, 2, 3]
     copied = small_disk.run("cp", home / "store.db", tmp_path)

@@ -244,6 +244,7 @@ def complete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
         if not (folder / "model").exists():
             save_model(folder / "model", MANY_WORDS)
         options["model"] = str(folder / "model")
+        options["python"] = str(fork_server.program(folder / "python"))
     elif name == "tinker":
         from .table_model import build_tokenizer
 

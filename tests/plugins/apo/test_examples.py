@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.interpreter import AGL, python, started
+from tests import fork_server
+from tests.interpreter import AGL, started
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -99,7 +100,7 @@ def run(script: str, *arguments: str, llm: EchoLLM, cwd: Path) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AGL_")}
     environment |= {"OPENAI_BASE_URL": llm.url, "OPENAI_API_KEY": "none"}
     environment["AGL_SERVER_PORT"] = "0"  # other tests run beside this one
-    done = python(EXAMPLE / script, *arguments, env=environment, cwd=cwd, timeout=200)
+    done = fork_server.run([EXAMPLE / script, *arguments], env=environment, cwd=cwd)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -2,10 +2,10 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from tests import fork_server
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_models.processes.engines import EngineServer
@@ -14,8 +14,6 @@ from agl_torch.memory import check_memory
 
 from .conftest import build_model
 from .test_grpo import metrics, says_red
-
-pytestmark = pytest.mark.slow  # each starts a program that imports torch
 
 FAKE = Path(__file__).with_name("other_engine.py")
 
@@ -28,13 +26,14 @@ def installed(tmp_path, monkeypatch):
         place = tmp_path / "installed"
         if name == "vllm":
             place.mkdir()
-            (place / "vllm").write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-            (place / "vllm").chmod(0o755)
+            fork_server.program(place / "vllm", FAKE)
             monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
         else:
             (place / "sglang").mkdir(parents=True)
             (place / "sglang/__init__.py").touch()
-            (place / "sglang/launch_server.py").write_text(FAKE.read_text())
+            launch = fork_server.program(place / "launch", FAKE)
+            code = f"import os, sys\nos.execv({str(launch)!r}, sys.argv)\n"
+            (place / "sglang/launch_server.py").write_text(code)
             monkeypatch.setenv("PYTHONPATH", f"{place}:{os.environ.get('PYTHONPATH', '')}")
             monkeypatch.syspath_prepend(place)
 
