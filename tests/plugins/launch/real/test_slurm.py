@@ -187,3 +187,20 @@ async def test_run_goes_on_when_a_machine_of_its_job_has_failed(slurm, submit):
     assert run.status == "finished"
     assert len(run.generations) == 2, log.read_text()
     assert f"Finished {tasks} rollouts: {tasks} succeeded" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "becomes"),
+    [(("{number}",), "CANCELLED"), (("--signal=KILL", "{number}.0"), "FAILED")],
+    ids=["cancelled", "no runner is left"],
+)
+async def test_job_that_cannot_go_on_does_not_queue_again(slurm, submit, words, becomes):
+    await slurm.up()
+    number, folder, log = submit(100)
+    await until(lambda: log.exists() and "5/100" in log.read_text())
+    slurm.ask("scancel", *(word.format(number=number) for word in words))
+    await until(lambda: f"JobState={becomes} " in slurm.ask("scontrol", "show", "job", number))
+    assert "Restarts=0 " in slurm.ask("scontrol", "show", "job", number)
+    assert "agl run ended with exit code" in log.read_text()
+    (run,) = runs_here(folder)
+    assert len(run.generations) == 1
