@@ -299,6 +299,8 @@ def delete_rollouts(
     sql = f"SELECT n, position FROM rollout WHERE {by_number} AND {by_id} {lookups.lock}"
     known = lookups.rows(sql, [*numbers, *ids])
     these, values = lookups.within("n", [number for number, _ in known])
+    attempts = lookups.rows(f"SELECT a FROM attempt WHERE {these}", values)
+    of_attempts, keys = lookups.within("a", [row[0] for row in attempts])
     latest = lookups.one("latest_resources_id")
     unused = lookups.rows(
         f"SELECT DISTINCT resources_id FROM rollout r WHERE {these} AND resources_id <> ? AND NOT "
@@ -307,7 +309,7 @@ def delete_rollouts(
     )
     of_these, resources = lookups.within("resources_id", [row[0] for row in unused])
     held = {  # in the order in which it can be deleted
-        "spans": (f"span WHERE a IN (SELECT a FROM attempt WHERE {these})", values),
+        "spans": (f"span WHERE {of_attempts}", keys),
         "documents": (f"document WHERE {these}", values),
         "attempts": (f"attempt WHERE {these}", values),
         "rollouts": (f"rollout WHERE {these}", values),

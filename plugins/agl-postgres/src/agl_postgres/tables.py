@@ -62,6 +62,8 @@ class PostgresTables(Rounds):
         return ask(self._connection, sql, [kind, storable(keys)]).rowcount
 
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
+        # What PostgreSQL knows of the sizes of tables may be old: it would read all spans.
+        self.rows("SET LOCAL enable_seqscan = off")
         counts, num_queued = delete_rollouts(self, rollout_ids, only_count=only_count)
         if not only_count:
             self._num_unwritten += 1
