@@ -1,13 +1,20 @@
 """``agl gateway`` as a process."""
 
+import asyncio
 import contextlib
 import json
 import re
 import signal
 import subprocess
 import sys
+import time
+import zlib
+from collections import Counter
 
+import aiohttp
+import psutil
 import pytest
+from tests.waiting import until
 
 from agl.semconv import ModelCallAttributes as Key
 from agl_http.tokens import tokens_of
@@ -106,6 +113,119 @@ async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path):
     assert "the run has spent its budget: cost 5.2e-05 of 5e-05" in " ".join(output.split())
 
 
+# --- several processes
+
+
+@pytest.fixture
+async def several(bench, gateway, tmp_path):
+    """Starts them, before a store server; the bench's attempt is one of a store that they know."""
+    server = LightningStoreServer(bench.store, host="127.0.0.1", port=0)
+    await server.start()
+    config = tmp_path / "gateway.yaml"
+    entries = models(bench.llm.url, send_seed=True)
+    config.write_text(json.dumps({"model_list": entries}))
+    given = ("--config", str(config), "--store", server.endpoint, "--open", "--processes", "3")
+    yield lambda: gateway(*given)
+    await server.stop()
+
+
+class Attempt:
+    """An attempt that calls; each request has a connection of its own, and so any process."""
+
+    def __init__(self, bench, process, rollout) -> None:
+        self.bench, self.rollout = bench, rollout
+        self.url = process.url.removesuffix("/v1")
+        self.path = f"rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}"
+
+    async def call(self, text: str, **fields: object) -> tuple[int, bytes]:
+        return await self.bench.post(self.bench.ask(text, **fields), f"{self.url}/{self.path}/v1")
+
+    async def end(self) -> dict:
+        return json.loads((await self.bench.post({}, f"{self.url}/{self.path}", "end"))[1])
+
+    def owner(self, count: int) -> int:
+        return zlib.crc32(self.rollout.attempt.attempt_id.encode()) % count
+
+    async def spans(self) -> list:
+        return list(await self.bench.store.query_spans(self.rollout.rollout_id))
+
+
+async def begin(bench, process, count: int) -> list[Attempt]:
+    rollouts = [await bench.store.start_rollout(str(n), metadata={"seed": n}) for n in range(count)]
+    return [Attempt(bench, process, one) for one in rollouts]
+
+
+async def test_one_of_several_processes_answers_all_requests_of_an_attempt(bench, several):
+    process = several()
+    attempts = await begin(bench, process, 8)
+
+    async def calls(attempt):
+        for number in range(6):
+            status, _ = await attempt.call("the same", stream=number % 2 == 1)
+            assert status == 200
+        said = await attempt.end()
+        assert said["lost_calls"] == 0
+        spans = await attempt.spans()  # without any wait: its end has stored them
+        assert len(spans) == 6
+        # They were counted at one place.
+        assert len({one.attributes["gen_ai.request.seed"] for one in spans}) == 6
+        assert {(await attempt.call("late"))[0] for _ in range(4)} == {410}
+        status, _ = await bench.post(
+            bench.ask(),
+            process.url,
+            **{
+                "x-rollout-id": attempt.rollout.rollout_id,
+                "x-attempt-id": attempt.rollout.attempt.attempt_id,
+            },
+        )
+        assert status == 410
+
+    await asyncio.gather(*map(calls, attempts))
+    assert (await bench.post({}, process.url, "flush"))[0] == 200
+    code, output = process.end()
+    assert code == 0, output
+    assert "Traceback" not in output
+
+
+async def test_a_process_that_is_killed_costs_its_own_attempts_alone(bench, several):
+    process = several()
+    parent = psutil.Process(process.process.pid)
+    await until(lambda: len(parent.children()) == 3)
+    children = sorted(parent.children(), key=lambda one: one.pid)
+    began, attempts = time.monotonic(), await begin(bench, process, 12)
+    answered, broken, stop = Counter(), [], asyncio.Event()
+
+    async def call_on(attempt):
+        while not stop.is_set():
+            try:
+                status, _ = await attempt.call("on and on")
+            except aiohttp.ClientError as error:
+                broken.append(error)
+            else:
+                answered[attempt, status] += 1
+
+    calling = [asyncio.create_task(call_on(one)) for one in attempts]
+    await until(lambda: all(answered[one, 200] > 2 for one in attempts))
+    children[1].kill()
+    before = answered.copy()
+    await until(lambda: all(answered[one, 200] > before[one, 200] + 2 for one in attempts))
+    stop.set()
+    await asyncio.gather(*calling)
+    for attempt in attempts:
+        is_its_own = attempt.owner(3) == 1
+        said = await attempt.end()
+        assert (said["serving_seconds"] < time.monotonic() - began) is is_its_own
+        recorded = [one for one in await attempt.spans() if one.status.status_code == "OK"]
+        if not is_its_own:  # of other processes, no answer is without its record
+            assert len(recorded) >= answered[attempt, 200]
+    assert {attempt.owner(3) for attempt in attempts} == {0, 1, 2}
+    children = parent.children()
+    assert len(children) == 3
+    parent.kill()
+    assert not psutil.wait_procs(children, timeout=30)[1]
+    assert "anew, as it was killed: process 1" in process.end(None)[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -118,6 +238,10 @@ async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path):
             "money: unknown key. Known: calls",
         ),
         (["--model", "m=http://a/v1", "--record", "r", "--replay", "r"], "give one of them"),
+        (
+            ["--model", "m=http://a/v1", "--processes", "2", "--run-budget", "calls=1"],
+            "--processes 2 with run_budget: each process would have its own",
+        ),
         (["--replay", "nowhere"], "no recording in 'nowhere'"),
         (["--config", "none.yaml"], "none.yaml: No such file"),
         (["--config", "list.yaml"], "list.yaml: expected options of the gateway"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 
 import pytest
 from tests.waiting import free_port, until
@@ -23,26 +24,46 @@ DOWN = f"http://127.0.0.1:{free_port()}/v1"
 # --- which replica
 
 
-def test_the_least_busy_replica_is_chosen_and_the_attempts_own_while_loads_are_equal():
-    backends = Backends([ENTRY] * 3)
-    own = backends.choose("m", "at-1")
-    assert all(backends.choose("m", "at-1") is own for _ in range(20))
-    own.in_flight = 1
-    assert all(backends.choose("m", "at-1") is not own for _ in range(20))
-    for backend in backends.of("m"):
-        backend.in_flight = 40
-    own.in_flight = 50
-    assert backends.choose("m", "at-1") is own
-    own.in_flight = 51
-    assert backends.choose("m", "at-1") is not own
-    assert len({id(backends.choose("m", f"at-{n}")) for n in range(50)}) >= 2
+def test_an_attempt_stays_at_its_replica_unless_that_rests_or_is_far_busier():
+    urls = [f"http://{name}/v1" for name in "abcd"]
+    params = {**ENTRY["litellm_params"], "api_base": urls}
+    backends = Backends([{**ENTRY, "litellm_params": params}])
+    assert [one.url for one in backends.of("m")] == [f"{url}/chat/completions" for url in urls]
+
+    def chosen(attempt="at-1", chooser=backends):
+        (one,) = {chooser.choose("m", attempt) for _ in range(9)}
+        return one
+
+    spread = Counter(chosen(f"at-{n}").url for n in range(4000))
+    assert min(spread.values()) > 900
+    own = chosen()
+    assert chosen(chooser=Backends([{**ENTRY, "litellm_params": params}])).url == own.url
+    for others, most in ((0, 4), (40, 54)):
+        for backend in backends.of("m"):
+            backend.in_flight = others
+        own.in_flight = most
+        assert chosen() is own
+        assert backends.choose("m", None) is not own
+        own.in_flight = most + 1
+        second = chosen()
+        assert second is not own
+    # While it rests, each attempt of it has one other, and those of the others stay.
+    own.in_flight = others
+    before = {n: chosen(f"at-{n}") for n in range(200)}
+    own.rests_until = time.monotonic() + 60
+    after = {n: chosen(f"at-{n}") for n in range(200)}
+    moved = [after[n] for n in before if before[n] is own]
+    assert len(set(moved)) == 3
+    assert all(after[n] is before[n] for n in before if before[n] is not own)
+    assert chosen() is second
 
 
 async def test_concurrent_calls_spread_over_the_replicas(bench):
     with EchoLLM(latency_seconds=0.2) as other:
         bench.llm.latency_seconds = 0.2
         bench.serve(bench.llm.url, other.url)
-        await asyncio.gather(*(bench.post(bench.ask(str(n))) for n in range(20)))
+        url = bench.proxy.as_resource().endpoint
+        await asyncio.gather(*(bench.post(bench.ask(str(n)), url) for n in range(20)))
         assert abs(len(bench.llm.requests) - len(other.requests)) <= 4
     assert [backend.in_flight for backend in bench.proxy._backends.all()] == [0, 0]
 

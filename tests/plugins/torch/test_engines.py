@@ -1,19 +1,28 @@
 """Training with vLLM or SGLang as the server; here ours behind their commands and requests."""
 
+import asyncio
 import os
 import re
+import signal
+import sys
 from pathlib import Path
 
+import aiohttp
+import psutil
 import pytest
 from tests import fork_server
+from tests.waiting import until
 
+import agl
 from agl.errors import AlgorithmError, ConfigError
+from agl.semconv import ModelCallAttributes as Key
+from agl_models.processes import engines, replicas
 from agl_models.processes.engines import EngineServer
 from agl_torch.checkpoint import save_model
 from agl_torch.memory import check_memory
 
 from .conftest import build_model
-from .test_grpo import metrics, says_red
+from .test_grpo import ask, metrics, says_red
 
 FAKE = Path(__file__).with_name("other_engine.py")
 
@@ -177,3 +186,144 @@ def test_a_server_that_is_not_there_or_ignores_an_option_is_refused(grpo, instal
     installed("vllm")
     with pytest.raises(ConfigError, match="deterministic=True needs server 'torch'"):
         grpo(server="vllm", deterministic=True)
+
+
+# --- replicas
+
+
+@pytest.fixture
+def vllm_program(tmp_path, monkeypatch):
+    """A vLLM that is stopped and killed itself, and no process that stands for one of its own."""
+    (place := tmp_path / "installed").mkdir()
+    (place / "vllm").write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    (place / "vllm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    monkeypatch.setattr(replicas, "FIRST_WAIT_SECONDS", 0.1)
+
+
+def server_processes() -> list[psutil.Process]:
+    """In the order of their start."""
+    guards = psutil.Process().children()
+    found = [child for one in guards if "guard" in str(one.cmdline()) for child in one.children()]
+    return sorted(found, key=lambda one: one.create_time())
+
+
+async def kill(url: str) -> None:
+    """Kill the server at this address, and return when it answers no more."""
+    port = url.removesuffix("/v1").rpartition(":")[2]
+    (process,) = [one for one in server_processes() if port in one.cmdline()]
+    process.kill()
+    while await said_by(url) is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def said_by(url: str) -> float | None:
+    """The log-probability of a server's first token; None while it does not answer."""
+    body = {"messages": [{"role": "user", "content": "one"}], "model": "policy"}
+    body |= {"temperature": 0.0, "max_tokens": 1, "logprobs": True}
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(f"{url}/chat/completions", json=body) as answer,
+        ):
+            (choice,) = (await answer.json())["choices"]
+    except aiohttp.ClientError:
+        return None
+    return choice["logprobs"]["content"][0]["logprob"]
+
+
+async def back_at(url: str) -> float:
+    """The same of a server that is about to come back."""
+    while (said := await said_by(url)) is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return said
+
+
+def is_alone_with_calls(backends, calls) -> bool:
+    """Whether one backend has all calls that are not done, and another has answered."""
+    done, busy = sum(call.done() for call in calls), [one.in_flight for one in backends]
+    return done > 0 and min(busy) == 0 and max(busy) == len(calls) - done > 0
+
+
+async def test_a_replica_that_is_killed_costs_no_call_and_comes_back(
+    line, grpo, tmp_path, vllm_program
+):
+    gateway, killed, said = agl.LLMProxy(), [], []
+
+    @agl.rollout
+    async def kills(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
+        step, each = rollout.metadata["step"], gateway._backends.of("policy")
+        if step == 2 and not killed:
+            killed.append(server_processes()[0])
+            killed[0].send_signal(signal.SIGSTOP)
+            calls = [asyncio.create_task(ask(llm, task)) for _ in range(12)]
+            await until(lambda: is_alone_with_calls(each, calls))
+            killed[0].kill()
+            await asyncio.gather(*calls)
+        if step == 3 and not said:
+            urls = [one.url.removesuffix("/chat/completions") for one in each]
+            said.extend([await back_at(url) for url in urls])
+        return float(await ask(llm, task) == "red")
+
+    of_server = {"type": "vllm", "replicas": 2}
+    algorithm = grpo(steps=3, epochs=2, dtype="float32", server=of_server)
+    await line(kills, algorithm, ["one", "two", "three"], gateway=gateway)
+    steps = metrics(tmp_path, "loss/policy")
+    # Both have read the weights of each update, the new process as well.
+    assert max(step["logprob_gap"] for step in steps) < 1e-4
+    assert said[0] == said[1]
+    spans = [
+        span
+        for one in await line.store.query_rollouts()
+        for span in await line.store.query_spans(one.rollout_id)
+        if Key.PROMPT_TOKEN_IDS in span.attributes
+    ]
+    assert len(spans) == sum(step["calls/total"] for step in steps) == 3 * 16 + 12
+    assert all(span.status.status_code == "OK" for span in spans)
+    (await agl.load_ledger(line.store)).check()
+    starts = [log.read_text().count("\n--- ") for log in tmp_path.glob("run/logs/vllm-*.log")]
+    assert len(starts) == 2
+    assert not server_processes()
+
+
+async def test_a_replica_that_cannot_read_its_weights_is_started_anew_with_them(
+    tmp_path, tokenizer, vllm_program, monkeypatch, caplog
+):
+    monkeypatch.setattr(engines, "MAX_RESTARTS", 1)
+    seeds = iter(range(9))
+
+    def write(folder):
+        save_model(build_model(next(seeds)), folder)
+        tokenizer.save_pretrained(folder)
+
+    places = (tmp_path / "serving", tmp_path / "vllm.log")
+    server = EngineServer("vllm", *places, write, (), 60, {"seed": 7}, shares_gpu=False, replicas=2)
+
+    def update(fault: str = "none"):
+        with server.updating():
+            (tmp_path / fault).touch()
+
+    async with server.serving() as served:
+        urls = served.litellm_params["api_base"]
+        first = [await said_by(url) for url in urls]
+        await asyncio.to_thread(update, "broken once")
+        answers = [await said_by(url) for url in urls]
+        assert answers.count(None) == 1  # it has ended before the update has
+        second = [await back_at(url) for url in urls]
+        assert first[0] == first[1] != second[0] == second[1]
+        assert second[0] in answers
+        # They have read what they were told: each may be started anew once more.
+        await asyncio.to_thread(update)
+        for number, url in enumerate(urls):
+            assert await served.why_silent() is None
+            await kill(url)
+            await back_at(url)
+            await kill(url)
+            left_out = (
+                rf"The end of {tmp_path}/vllm-{number}\.log:(\n +.*)+\nIt is not started again"
+            )
+            await until(lambda left_out=left_out: re.search(left_out, caplog.text))
+        assert "'vllm' ended with exit code" in await served.why_silent()
+        with pytest.raises(AlgorithmError, match="'vllm' does not run"):
+            await asyncio.to_thread(update)
+    assert not server_processes()

@@ -14,6 +14,7 @@ from agl.errors import ConfigError
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.secrets import learn
 from agl_gateway import LLMProxy as _LLMProxy
+from agl_gateway.processes import ALONE
 from agl_http.addresses import is_loopback
 
 logger = logging.getLogger("agl.compat")
@@ -23,8 +24,6 @@ BY_ITSELF = {
     "callbacks": ("opentelemetry",),
 }
 """What the proxy does without being asked: it attributes calls, streams, and records."""
-IN_ONE = ("run_budget", "attempt_budget", "record", "replay", "tracker")
-"""What one process has to know of all calls."""
 
 
 class LLMProxy(_LLMProxy):
@@ -87,14 +86,14 @@ class LLMProxy(_LLMProxy):
                 f"LLMProxy: middlewares={left!r} is not supported: the proxy has none. To see "
                 "messages, read the spans that it records: agl spans"
             )
-        if num_workers > 1 and (given := [name for name in IN_ONE if agls.get(name)]):
+        if num_workers > 1 and (given := [name for name in ALONE if agls.get(name)]):
             raise ConfigError(
                 f"LLMProxy: {given[0]} needs one process that knows of all calls; leave "
                 f"num_workers={num_workers} out"
             )
         self.num_workers = num_workers
         self._workers: Workers | None = None
-        self.model_list: list[ModelConfig] = []
+        self.model_list: list[ModelConfig] = list(model_list or ())
         """The user's list, as it was given."""
         self._added: dict[str, ModelConfig] = {}
         is_open = is_loopback(host or "127.0.0.1") and not agls.get("api_key")

@@ -28,7 +28,7 @@ class ModelConfig(TypedDict):
     model_name: str
     """What agents ask for."""
     litellm_params: dict[str, Any]
-    """``model`` (for example ``hosted_vllm/NAME``), ``api_base``, and optionally ``api_key``."""
+    """``model`` (as ``hosted_vllm/NAME``), ``api_base`` (or several), perhaps ``api_key``."""
     forced_parameters: NotRequired[dict[str, dict[str, Any]]]
     """By mode, or ``all``: fields that requests get; None takes one out. Not LiteLLM's."""
     send_seed: NotRequired[bool]

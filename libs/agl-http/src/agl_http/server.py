@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agl.env import LightningEnvVar, resolve_str_env_var
@@ -101,6 +101,7 @@ class ServerThread:
         port: 0 picks a free port; ``start`` returns it.
         sock: Already bound (see ``bind``); the address is then taken from it, and ``host`` is the
             name by which clients may call it.
+        more: Others that listen, and are served as well.
         drain_seconds: How long ``stop`` lets requests finish before it cancels them.
         origins: Of web pages of other sites that may call; ``*`` for all. On loopback, only names
             of this machine, and those in ``AGL_ALLOWED_HOSTS``, are taken for the server's own.
@@ -113,10 +114,11 @@ class ServerThread:
         port: int = 0,
         *,
         sock: socket.socket | None = None,
+        more: Sequence[socket.socket] = (),
         drain_seconds: float = 5.0,
         origins: Collection[str] = (),
     ) -> None:
-        self.app, self.origins = app, origins
+        self.app, self.origins, self._more = app, origins, more
         self.host, self.port = address_of(sock) if sock else (host, port)
         self.drain_seconds = drain_seconds
         self._sock, self._name = sock, host
@@ -187,7 +189,7 @@ class ServerThread:
 
         def serve() -> None:
             try:
-                server.run(sockets=[sock])
+                server.run(sockets=[sock, *self._more])
             except BaseException as error:
                 self._failure = error
             finally:

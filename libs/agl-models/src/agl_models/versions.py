@@ -2,9 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.gateway import ModelConfig
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
 
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""
@@ -34,6 +37,8 @@ class Served:
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
     why_silent: Callable[[], Awaitable[str | None]] = _may_answer
     """Says why it answers no more, where it was killed, say; None as long as it may answer."""
+    process: "Process | None" = None
+    """Of its server, if that is a child of this one."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from agl_gateway.dialects.messages import CountTokens, Messages
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import NOT_JSON, BrokenOffError, ClientGoneError, ErrorKind, RefusedError
 from agl_gateway.forward import relay
+from agl_gateway.processes import Processes
 from agl_gateway.recorder import Recorder, read_spans
 from agl_gateway.records import BYTES_PER_TOKEN, CallRecord, Origin
 from agl_gateway.response_history import ResponseHistory
@@ -86,6 +87,7 @@ class GatewayApp:
     """Attempt id -> how many of its calls will never be stored."""
     tracker: Tracker | None = None
     shown: tuple[str, ...] = ()
+    processes: Processes | None = None
     recorder: Recorder = field(init=False)
     """Exists while the application is being served."""
 
@@ -113,6 +115,10 @@ class GatewayApp:
         begin, reply = time.perf_counter(), Reply(send)
         match = ADDRESS.fullmatch(scope["path"])
         what = match["what"] if match else ""
+        if self.processes is not None:
+            of_attempt = ((match and match["attempt"]) or "", self.max_body_bytes)
+            if await self.processes.pass_on(scope, receive, reply, *of_attempt):
+                return None
         try:
             await self._http(scope, receive, reply, match)
         finally:

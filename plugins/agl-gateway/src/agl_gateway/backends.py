@@ -34,9 +34,11 @@ INSTEAD = {
     **dict.fromkeys(("model_info", "rpm", "tpm"), " (leave it out: it is for LiteLLM's router)"),
 }
 """Parameters of LiteLLM -> what to write."""
-SLACK = 1.25
-"""So much busier than the least busy replica an attempt's own may be: what it has cached of the
-attempt's earlier calls is worth more than an even load."""
+SLACK, SLACK_CALLS = 1.25, 4
+"""By this factor, and so many calls, the replica of an attempt may be busier than the least busy
+one: what it has cached of the attempt's earlier calls is worth more than an even load."""
+MIX = 0x9E3779B1
+"""Knuth's multiplicative hash."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,9 @@ class Backends:
     def _serve(self, listed: list[ModelConfig], added: dict[str, ModelConfig]) -> None:
         by_name: dict[str, list[Backend]] = {}
         known = {one.key: one for one in self.all()}  # of what stays, the load is carried over
-        for number, entry in enumerate(self._complete([*listed, *added.values()])):
+        given = self._complete([*listed, *added.values()])
+        every = [(number, one) for number, entry in enumerate(given) for one in _replicas(entry)]
+        for number, entry in every:
             backend = _backend(entry, f"model_list[{number}]")
             backend = known.pop(backend.key, backend)
             replicas = by_name.setdefault(backend.model_name, [])
@@ -214,8 +218,9 @@ class Backends:
     def choose(
         self, model_name: str, attempt_id: str | None, tried: Collection[Backend] = ()
     ) -> Backend | None:
-        """The replica for a call: the least busy one, and the attempt's own while loads are equal.
+        """The replica for a call: the attempt's own unless it is far busier, else the least busy.
 
+        An attempt whose own one rests has one other (rendezvous hashing), and so again a cache.
         Those of ``tried`` only when there are no others; None for an unknown name.
         """
         replicas = self._by_name.get(model_name)
@@ -224,16 +229,28 @@ class Backends:
         if len(replicas) == 1:
             return replicas[0]
         now = time.monotonic()
-        fresh = [one for one in replicas if one not in tried] or replicas
+        fresh = ([one for one in replicas if one not in tried] if tried else None) or replicas
         ready = [one for one in fresh if one.rests_until <= now]
         if not ready:
             return min(fresh, key=lambda one: one.rests_until)
-        least = min(one.in_flight for one in ready)
-        if attempt_id:
-            own = replicas[zlib.crc32(attempt_id.encode()) % len(replicas)]
-            if own in ready and own.in_flight <= least * SLACK:
-                return own
-        return random.choice([one for one in ready if one.in_flight == least])
+        least = min([one.in_flight for one in ready])
+        if not attempt_id:
+            return random.choice([one for one in ready if one.in_flight == least])
+        most = least * SLACK + SLACK_CALLS
+        own = replicas[zlib.crc32(attempt_id.encode()) % len(replicas)]
+        if own.in_flight <= most and own in ready:
+            return own
+        able = [one for one in ready if one.in_flight <= most]
+        return max(able, key=lambda one: zlib.crc32((attempt_id + one.url).encode()) * MIX % 2**32)
+
+
+def _replicas(entry: ModelConfig) -> list[ModelConfig]:
+    """An entry for each address, if ``api_base`` is a list of them."""
+    params: Any = entry.get("litellm_params")
+    urls = params.get("api_base") if isinstance(params, Mapping) else None
+    if not urls or not isinstance(urls, list):
+        return [entry]
+    return [{**entry, "litellm_params": {**params, "api_base": url}} for url in urls]
 
 
 def _backend(entry: Mapping[str, Any], where: str) -> Backend:

@@ -91,6 +91,13 @@ def _limit(text: str) -> tuple[str, float]:
     type=_limit,
     help="The same for each attempt.",
 )
+@click.option(
+    "--processes",
+    "num_processes",
+    default=1,
+    type=click.IntRange(1, 64),
+    help="So many processes behind one port; each has one of its own after it, on loopback.",
+)
 @tracker_option
 @log_level_option
 def command(
@@ -100,6 +107,7 @@ def command(
     store_url: str | None,
     trackers: tuple[str, ...],
     log_level: str,
+    num_processes: int,
     **given: Any,
 ) -> None:
     """Serve model calls, and record each of them.
@@ -127,14 +135,23 @@ def command(
         raise click.UsageError(
             "which models? give --model NAME=URL, or --config FILE with a model_list, or --replay"
         )
-    asyncio.run(_serve(options, store_url))
+    from agl_gateway.proxy import LLMProxy
+
+    proxy = LLMProxy(**options)
+    greeting = _greeting(proxy, store_url)
+    if proxy.api_key and not options.get("api_key"):
+        greeting += f"\nagl gateway: API key {proxy.api_key}"
+    if num_processes > 1:
+        from agl_gateway.processes import fork
+
+        proxy.processes = fork(num_processes, proxy.address, options, greeting)
+    asyncio.run(_serve(proxy, store_url, greeting))
 
 
-async def _serve(options: dict[str, Any], store_url: str | None) -> None:
+async def _serve(proxy: "LLMProxy", store_url: str | None, greeting: str) -> None:
     import asyncio
 
     from agl.errors import ConfigError, NotAllowedError, RunError, StoreError, is_away
-    from agl_gateway.proxy import LLMProxy
     from agl_http.commands import stop_signal
 
     if store_url is not None:
@@ -155,13 +172,12 @@ async def _serve(options: dict[str, Any], store_url: str | None) -> None:
         from agl.store.memory import InMemoryLightningStore
 
         store = InMemoryLightningStore()
-    proxy = LLMProxy(store=store, **options)
-    stop = stop_signal()
+    proxy.set_store(store)
+    stop = proxy.processes.stop_signal() if proxy.processes else stop_signal()
     try:
         await proxy.start()
-        click.echo(_greeting(proxy, store_url), err=True)
-        if proxy.api_key and not options.get("api_key"):
-            click.echo(f"agl gateway: API key {proxy.api_key}", err=True)
+        if proxy.processes is None:
+            click.echo(greeting, err=True)
         signalled = asyncio.ensure_future(stop.wait())
         differs = asyncio.ensure_future(proxy.replay_stopped())
         await asyncio.wait([signalled, differs], return_when=asyncio.FIRST_COMPLETED)

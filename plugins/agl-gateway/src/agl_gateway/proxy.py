@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agl_gateway.app import GatewayApp
     from agl_gateway.call_limits import CallLimits
     from agl_gateway.pause import PauseControl
+    from agl_gateway.processes import Processes
     from agl_gateway.replay import Replay
     from agl_gateway.upstream import Upstream
 
@@ -73,19 +74,19 @@ class LLMProxy(Gateway):
         port: Where to listen; None or 0: a free one, at the first ``as_resource`` or ``start``.
         model_list: Models and their backends in LiteLLM's form: ``model_name``, and
             ``litellm_params`` with ``model`` (a prefix ``hosted_vllm/`` or ``openai/`` is
-            dropped), ``api_base`` and optionally ``api_key``. Entries of one name are replicas; an
-            attempt stays with one of them while loads are equal. ``forced_parameters`` are set in
-            every request by mode of the rollout, ``send_seed`` gives calls the seeds of their
-            rollouts, ``max_tokens`` limits answers whose agent does not, and ``price`` counts for
-            budgets. With the prefix of another provider (``anthropic/``, ``azure/``, ...) the model
-            is called through LiteLLM's library, an extra.
+            dropped), ``api_base`` and optionally ``api_key``. Entries of one name, or addresses in
+            a list as ``api_base``, are replicas; an attempt stays with one of them unless that is
+            far busier. ``forced_parameters`` are set in every request by mode of the rollout,
+            ``send_seed`` gives calls the seeds of their rollouts, ``max_tokens`` limits answers
+            whose agent does not, and ``price`` counts for budgets. With the prefix of another
+            provider (``anthropic/``, ``azure/``, ...) LiteLLM's library, an extra, calls the model.
         store: Where calls are recorded; needed before ``start``.
         host: Where to listen; None is 127.0.0.1.
         litellm_config: Refused: LiteLLM's router is not used.
         num_retries: When a replica cannot be reached or answers 429, 502, 503 or 504, the others
             are tried at once; so many further rounds follow, after waits as long as
             ``Retry-After`` says and the client's deadline allows.
-        num_workers: 1. One worker forwards thousands of calls per second.
+        num_workers: 1; ``agl gateway --processes`` has several.
         launch_mode: "thread": the proxy runs in a thread of this process, with its own loop.
         launcher_args: Refused: use ``host`` and ``port``.
         middlewares: Refused: the proxy has none.
@@ -137,8 +138,8 @@ class LLMProxy(Gateway):
         _refuse(litellm_config=litellm_config, launcher_args=launcher_args, middlewares=middlewares)
         if num_workers != 1:
             raise ConfigError(
-                f"LLMProxy num_workers={num_workers}: expected 1. All calls go through one worker, "
-                "which forwards thousands per second; leave num_workers out"
+                f"LLMProxy num_workers={num_workers}: expected 1. Leave it out; several processes "
+                "are a command of their own: agl gateway --processes"
             )
         if launch_mode != "thread":
             raise ConfigError(
@@ -181,6 +182,8 @@ class LLMProxy(Gateway):
         self._call_limits: CallLimits | None = None
         self._app: GatewayApp | None = None
         self._server: ServerThread | None = None
+        self.processes: Processes | None = None
+        """Those of ``agl gateway`` that serve as one, where there are several."""
         self._serving_since: float | None = None
         """``time.monotonic()`` since when every lost call is known, stops in between included."""
         self._lost: Counter[str] = Counter()
@@ -230,7 +233,10 @@ class LLMProxy(Gateway):
         from agl_gateway.app import GatewayApp
         from agl_gateway.call_limits import CallLimits
 
-        sock = self.address.bind()
+        if (several := self.processes) is None:
+            sock, more = self.address.bind(), ()
+        else:
+            sock, more, self._serving_since = several.shared, [several.own], several.since
         try:
             upstream = self._open_upstream()
         except ConfigError:
@@ -248,8 +254,9 @@ class LLMProxy(Gateway):
             self._lost,
             tracker=self._tracker,
             shown=self.shown,
+            processes=several,
         )
-        server = ServerThread(app, self.host, sock=sock)
+        server = ServerThread(app, self.host, sock=sock, more=more)
         self.address.port = await asyncio.to_thread(server.start)
         self._app, self._server, self._call_limits = app, server, app.call_limits
         self._serving_since = app.serving_since

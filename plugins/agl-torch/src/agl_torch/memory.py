@@ -154,7 +154,7 @@ def check_memory(options: Any, model: Any, device: str | None) -> None:
         return  # nobody knows how much is free
     parts = _needed(options, model, resolve_dtype(options.dtype, where))
     free, total = torch.cuda.mem_get_info(where) if where.type == "cuda" else (free_memory(), 0)
-    if options.server.type != "torch" and not where.index:  # they take the first card
+    if options.server.type != "torch" and options.server.is_on(where):
         share = memory_share(options.server.type, options.server.arguments or ())
         parts["sampling"] = share * total
     passing = (parts["activations"] + parts["logits"], parts["sampling"])

@@ -163,6 +163,8 @@ class Server(Group):
         arguments: Further ones for the command of a server of its own, as
             ``["--gpu-memory-utilization", "0.4"]``.
         timeout_seconds: Until a server of its own must be ready.
+        replicas: So many processes, of vLLM or SGLang; where there are GPUs, each on one of its
+            own, from the first on. One that dies is started anew while the others serve.
         max_batch_size: Answers sampled at once.
         max_model_tokens: Of prompt and answer together; None takes the model's limit.
     """
@@ -170,17 +172,22 @@ class Server(Group):
     type: Literal["torch", "vllm", "sglang"] = "torch"
     arguments: list[str] | None = None
     timeout_seconds: AboveZero = 600.0
+    replicas: Count = 1
     max_batch_size: Count = 64
     max_model_tokens: Annotated[int, Ge(2)] | None = None
 
     def problem(self) -> str | None:
-        for name in ("arguments", "timeout_seconds") if self.type == "torch" else ():
+        for name in ("arguments", "timeout_seconds", "replicas") if self.type == "torch" else ():
             if getattr(self, name) != getattr(type(self), name):
                 return (
                     f"{name} is for a server of its own, vllm or sglang; server is 'torch', the "
                     "one in this process"
                 )
         return None
+
+    def is_on(self, device: Any) -> bool:
+        """Whether a server of its own takes this GPU; they take the first ones."""
+        return (device.index or 0) < self.replicas
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

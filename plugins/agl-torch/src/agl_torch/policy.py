@@ -209,7 +209,8 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
                     "max_model_tokens": self.server.max_model_tokens,
                     "max_batch_size": self.server.max_batch_size,
                 },
-                shares_gpu=model.device.type != "cpu" and not model.device.index,
+                shares_gpu=model.device.type != "cpu" and self.server.is_on(model.device),
+                replicas=self.server.replicas,
                 base=under[0] if self._has_adapter_served else None,
                 lora_rank=self.lora.rank if self.lora else 0,
             )

@@ -1,9 +1,8 @@
 """Several processes of the LLM proxy that share one address: ``LLMProxy(num_workers=4)``.
 
-Each worker is a whole ``agl.LLMProxy`` at a private address of its own, and a door at the shared
-one, where the system gives each connection to one of them. All calls of an attempt must be known in
-one place, which ends it and says that they are stored: so each attempt has one worker, by its id,
-and a door that gets another's call hands it on. Workers write to the store over HTTP.
+Each worker is a whole ``agl.LLMProxy`` at a private address of its own and at the shared one, where
+the system gives each connection to one of them; see ``agl_gateway.processes``. Workers write to the
+store over HTTP.
 """
 
 import json

@@ -1,7 +1,7 @@
 """vLLM or SGLang as the server of the model that is trained, in the place of this process's own.
 
-It is a child process on a folder of the run. For an update it ends the requests in progress and
-gives its memory back; then the new weights are written to the folder, and it reads them. It is told
+It is a child process, or several, on a folder of the run. For an update it ends the requests in
+progress and gives its memory back; then the new weights are written, and it reads them. It is told
 so over HTTP, as its documents say: of vLLM (0.16 or newer) "Sleep Mode" and "Async Reinforcement
 Learning", of SGLang (of July 2026 or newer, for token ids) "SGLang for RL Systems".
 """
@@ -9,18 +9,27 @@ Learning", of SGLang (of July 2026 or newer, for token ids) "SGLang for RL Syste
 import contextlib
 import importlib.util
 import json
+import logging
+import os
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_models.processes.model_process import HOST, has_vllm, serve_child, vllm_command
+from agl_models.processes.replicas import MAX_RESTARTS, Replica, running
 from agl_models.versions import MODEL_NAME, Served
+
+logger = logging.getLogger("agl.models")
 
 CALL_SECONDS = 600.0
 """Until a request must be answered; weights are read in it, and answers end."""
@@ -155,6 +164,26 @@ def memory_share(name: str, arguments: Sequence[str]) -> float:
         ) from None
 
 
+def find_cards(replicas: int) -> list[str] | list[None]:
+    """Which GPU each replica gets, as ``CUDA_VISIBLE_DEVICES`` names it; None where there is none.
+
+    Raises:
+        ConfigError: There are fewer.
+    """
+    if replicas == 1 or importlib.util.find_spec("torch") is None:
+        return [None] * replicas
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(replicas)))
+    cards = named.split(",")[: torch.cuda.device_count()]
+    if 0 < len(cards) < replicas:
+        raise ConfigError(
+            f"server.replicas is {replicas}, and there are {len(cards)} GPUs, of which each gets "
+            "one; choose as many, or fewer"
+        )
+    return cards[:replicas] or [None] * replicas
+
+
 def check_server(owner: str, name: str, deterministic: bool, max_staleness: int) -> None:
     """Refuse a server that is not there, or options of its trainer that it cannot have.
 
@@ -196,6 +225,9 @@ class EngineServer:
         base: What ``write`` writes is a LoRA adapter of this model, which stays; only for a server
             that can load one (``Engine.adapter``).
         lora_rank: Of the adapter.
+        replicas: So many processes, each with a log of its own, and where there are GPUs with one
+            of those. While one that ended is started anew, with the newest weights, the others
+            serve. The only one is not started anew: its end ends the run.
     """
 
     def __init__(
@@ -211,14 +243,16 @@ class EngineServer:
         shares_gpu: bool,
         base: str | Path | None = None,
         lora_rank: int = 0,
+        replicas: int = 1,
     ) -> None:
         self._name, self._engine = name, ENGINES[name]
-        self._folder, self._log, self._write = folder, log, write
-        given = [(self._engine.options[name], value) for name, value in options.items()]
-        known = [part for name, value in given if value is not None for part in (name, str(value))]
+        self._folder, self._write = folder, write
+        self._logs = [log.with_stem(f"{log.stem}-{number}") for number in range(replicas)]
+        if replicas == 1:
+            self._logs = [log]
         self._shares_gpu, self._model = shares_gpu, str(base or folder)
-        if shares_gpu:
-            known.append(self._engine.memory_flag)
+        self._options = {name: value for name, value in options.items() if value is not None}
+        known = [self._engine.memory_flag] if shares_gpu else []
         self._update = self._engine.model
         if base is not None:
             assert self._engine.adapter is not None
@@ -228,7 +262,9 @@ class EngineServer:
             known += ["--served-model-name", f"{MODEL_NAME}-base", "--enable-lora"]
             known += ["--max-lora-rank", str(rank), "--lora-modules", f"{MODEL_NAME}={folder}"]
         self._arguments, self._timeout_seconds = [*known, *arguments], timeout_seconds
-        self._url: str | None = None
+        self._cards = find_cards(replicas)
+        self._replicas: list[Replica] = []
+        self._weights_stay = threading.Lock()
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncGenerator[Served]:
@@ -238,58 +274,97 @@ class EngineServer:
             AlgorithmError: It ended, or was not ready in time.
         """
         self._write(self._folder)
-        async with serve_child(
+        count = len(self._cards)
+        given = (MAX_RESTARTS if count > 1 else 0, self._weights_stay)
+        self._replicas = [Replica(partial(self._start, n), *given) for n in range(count)]
+        try:
+            async with running(self._replicas):
+                urls = [f"{one.url}/v1" for one in self._replicas]
+                entry = {"model": f"hosted_vllm/{MODEL_NAME}"}
+                yield Served(
+                    {**entry, "api_base": urls if count > 1 else urls[0]}, self._why_silent
+                )
+        finally:
+            self._replicas = []
+
+    def _start(self, number: int, port: int) -> AbstractAsyncContextManager[Served]:
+        options, environment = dict(self._options), self._engine.environment
+        if "seed" in options:  # equal seeds would give every replica the same luck
+            options["seed"] += number * 1_000_003
+        if (card := self._cards[number]) is not None:
+            environment = {**environment, "CUDA_VISIBLE_DEVICES": card}
+        given = [(self._engine.options[name], str(value)) for name, value in options.items()]
+        known = [part for option in given for part in option]
+        return serve_child(
             self._name,
-            lambda port: [*self._engine.command(self._model, port), *self._arguments],
-            self._log,
+            lambda port: [*self._engine.command(self._model, port), *known, *self._arguments],
+            self._logs[number],
+            port=port,
             timeout_seconds=self._timeout_seconds,
-            environment=self._engine.environment,
-        ) as served:
-            self._url = served.litellm_params["api_base"].removesuffix("/v1")
-            try:
-                yield served
-            finally:
-                self._url = None
+            environment=environment,
+        )
+
+    async def _why_silent(self) -> str | None:
+        whys = [await one.why_down() for one in self._replicas]
+        return whys[0] if all(whys) else None
 
     @contextlib.contextmanager
     def updating(self) -> Generator[None]:
-        """A block in which nothing is sampled; then the server has the weights as they are.
+        """A block in which nothing is sampled; then every replica has the weights as they are.
 
-        After an error in the block the server sleeps on, until ``serving`` ends it.
+        One of several that does not do what it is told is ended, and starts anew with them, as one
+        does that ends meanwhile. One that is starting is waited for, so with several replicas the
+        block must not hold the thread of ``serving``. After an error in the block the server
+        sleeps on, until ``serving`` ends it.
 
         Raises:
-            AlgorithmError: The server does not do what it is told.
+            AlgorithmError: No replica does what it is told.
         """
-        if self._url is None:  # a step is replayed
+        if not self._replicas:  # a step is replayed
             yield
             return
-        self._tell(self._update.before)
-        yield
-        self._write(self._folder)
-        self._tell(self._update.after)
+        with self._weights_stay:
+            self._tell(self._update.before)
+            yield
+            self._write(self._folder)
+            self._tell(self._update.after)
+            for replica in (one for one in self._replicas if one.served):
+                replica.restarts = 0
 
     def _tell(self, calls: Sequence[Call]) -> None:
+        with ThreadPoolExecutor(len(self._replicas)) as pool:
+            failures = list(pool.map(partial(self._failure, calls), range(len(self._replicas))))
+        if all(failures):
+            raise AlgorithmError(failures[0])
+        for replica, why in zip(self._replicas, failures, strict=True):
+            if why and replica.served:
+                logger.warning("%s. This replica is ended, and started anew", why)
+                replica.end()
+
+    def _failure(self, calls: Sequence[Call], number: int) -> str:
+        """Why a replica does not do what it is told; empty if it does."""
+        replica = self._replicas[number]
+        if replica.served is None:
+            return f"server {self._name!r} does not run (its log is {self._logs[number]})"
         for path, body, is_of_memory in calls:
             if is_of_memory and not self._shares_gpu:
                 continue
             filled = json.dumps(body).replace('"{folder}"', json.dumps(str(self._folder)))
             request = urllib.request.Request(
-                f"{self._url}{path}", filled.encode(), {"content-type": "application/json"}
+                f"{replica.url}{path}", filled.encode(), {"content-type": "application/json"}
             )
+            why = f"server {self._name!r} failed at POST {path} (its log is {self._logs[number]})"
             try:
                 with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
                     said = answer.read()
             except urllib.error.HTTPError as error:
-                said = f"{error.code} {error.read()[:500].decode(errors='replace')}"
-                raise AlgorithmError(f"{self._refused(path)}: {said}") from None
+                return f"{why}: {error.code} {error.read()[:500].decode(errors='replace')}"
             except OSError as error:
-                raise AlgorithmError(f"{self._refused(path)}: {error}") from error
+                return f"{why}: {error}"
             # SGLang says with 200 that it could not read the weights.
             with contextlib.suppress(ValueError):
                 if isinstance(found := json.loads(said), dict):
                     found = cast("dict[str, Any]", found)
                     if found.get("success") is False:
-                        raise AlgorithmError(f"{self._refused(path)}: {found.get('message')}")
-
-    def _refused(self, path: str) -> str:
-        return f"server {self._name!r} failed at POST {path} (its log is {self._log})"
+                        return f"{why}: {found.get('message')}"
+        return ""

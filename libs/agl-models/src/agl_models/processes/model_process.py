@@ -74,9 +74,9 @@ async def serve_child(
                     return None
                 return f"server {name!r} ended with exit code {code}. {end_of_log()}"
 
-            loop = asyncio.get_running_loop()
+            loop, url = asyncio.get_running_loop(), f"http://{HOST}:{port}"
             deadline = loop.time() + timeout_seconds
-            while not await asyncio.to_thread(_is_healthy, port):
+            while not await asyncio.to_thread(is_healthy, url):
                 if process.returncode is not None or loop.time() > deadline:
                     late = f"was not ready after {timeout_seconds:g} seconds"
                     raise AlgorithmError(
@@ -84,21 +84,22 @@ async def serve_child(
                         or f"server {name!r} {late} (server.timeout_seconds). {end_of_log()}"
                     )
                 await asyncio.sleep(POLL_SECONDS)
-            entry = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": f"http://{HOST}:{port}/v1"}
+            entry = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": f"{url}/v1"}
 
             async def why_silent() -> str | None:
                 # Calls fail as soon as it dies, and that it has ended is seen a moment later.
-                if process.returncode is None and not await asyncio.to_thread(_is_healthy, port):
+                if process.returncode is None and not await asyncio.to_thread(is_healthy, url):
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(process.wait(), GRACE_SECONDS)
                 return why_ended()
 
-            yield Served(entry, why_silent=why_silent)
+            yield Served(entry, why_silent, process)
 
 
-def _is_healthy(port: int) -> bool:
+def is_healthy(url: str) -> bool:
+    """Whether a server says that it can answer."""
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=10):
+        with urllib.request.urlopen(f"{url}/health", timeout=10):
             return True
     except OSError:
         return False
