@@ -14,9 +14,9 @@ import agl
 from agl.execution.base import AT_WORK
 from agl.runner.claims import Claims
 from agl.utils.life_cycle import worker_name
-from agl_server.processes.process import run_as_process
-from agl_server.processes.reports import mark_lost
-from agl_server.processes.supervisor import RunnerDied
+from agl_processes.reports import mark_lost
+from agl_processes.runner_process import run_as_process
+from agl_processes.supervisor import RunnerDied
 
 FORK: Any = multiprocessing.get_context("fork")
 

@@ -13,8 +13,8 @@ import agl
 from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
 from agl.store.release import release_claim
 from agl.utils.life_cycle import worker_name
-from agl_server.processes.reports import Reports
-from agl_server.processes.supervisor import AllEnded, RunnerDied
+from agl_processes.reports import Reports
+from agl_processes.supervisor import AllEnded, RunnerDied
 
 from .scene import Scene, wait_until
 
@@ -143,7 +143,7 @@ TERMINATES = """
             return 1.0
 """
 LEAVES = """
-        from agl_server.processes import supervisor
+        from agl_processes import supervisor
 
         def leave(self, timeout):  # as a library's exit handler or a signal may do
             if (HERE / "began").exists():
@@ -334,7 +334,7 @@ async def test_store_that_is_away_says_so_to_who_gives_back() -> None:
 
 
 async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(monkeypatch) -> None:
-    monkeypatch.setattr("agl_server.processes.reports.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("agl_processes.reports.AGAIN_SECONDS", 0.01)
     store, reports = DiskOf(refusals=2), Reports()
     reports.open()
     await store.claimed_by(worker_name(0, pid=1))

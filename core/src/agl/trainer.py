@@ -19,7 +19,7 @@ from agl.errors import ConfigError, StoppedError
 from agl.execution.base import ExecutionEvent, ExecutionStrategy
 from agl.execution.coroutines import call_in_daemon_thread
 from agl.execution.signals import GracefulShutdown
-from agl.plugins.build import Given, build_hooks
+from agl.plugins.build import ComponentPlan, Given, build_hooks
 from agl.plugins.hooks import HookCaller, routes_of
 from agl.plugins.parts import adapter_maker, plan_part
 from agl.plugins.recorder import Recording, RunRequest, find_recorder
@@ -260,7 +260,8 @@ class Trainer:
         self, agent: LitAgent[Any], algorithm: Algorithm, datasets: Datasets, run: Recording
     ) -> None:
         learner = partial(self._run_algorithm, agent, algorithm, datasets, run)
-        self.strategy.execute(learner, partial(self._run_runner, agent), self.store)
+        runner = partial(_run_runner, self._runner, self._hook_caller, agent)
+        self.strategy.execute(learner, runner, self.store)
         if run.stopped is not None:
             raise run.stopped
 
@@ -327,14 +328,19 @@ class Trainer:
                         raise
                     logger.exception("on_run_end failed, after the run had")
 
-    async def _run_runner(
-        self, agent: LitAgent[Any], store: LightningStore, worker_id: int, event: ExecutionEvent
-    ) -> None:
-        about: dict[str, Any] = {"agent": agent, "store": store, "worker_id": worker_id}
-        # Runners of one process must not share state; where an instance was given, all are copies.
-        own = copy.copy(self._runner.build())
-        with own.run_context(**about, hooks=self._hook_caller) as runner:
-            await runner.iter(event=event)
+
+async def _run_runner(
+    plan: ComponentPlan[Runner[Any]],
+    hooks: HookCaller,
+    agent: LitAgent[Any],
+    store: LightningStore,
+    worker_id: int,
+    event: ExecutionEvent,
+) -> None:
+    # Runners of one process must not share state; where an instance was given, all are copies.
+    own = copy.copy(plan.build())
+    with own.run_context(agent=agent, store=store, worker_id=worker_id, hooks=hooks) as runner:
+        await runner.iter(event=event)
 
 
 class _RunsElsewhere(FastAlgorithm):

@@ -45,6 +45,10 @@ class LitAgent(Generic[T]):
     def __init__(self, *, trained_agents: str | None = None) -> None:
         self.trained_agents = trained_agents
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Trainer and runner are of this process; they know the store.
+        return {k: v for k, v in vars(self).items() if k not in ("_trainer", "_runner")}
+
     def is_async(self) -> bool:
         """Whether each mode's rollout is a coroutine; a ``ConfigError`` if there is no rollout."""
         methods = [self._find_method(mode) for mode in ("train", "val")]

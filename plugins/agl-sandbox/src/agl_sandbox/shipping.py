@@ -1,7 +1,6 @@
 """How an agent and a tracer come into a fresh interpreter, before any agent's code has run."""
 
 import base64
-import copy
 import importlib
 import pickle
 import sys
@@ -28,10 +27,7 @@ def pack(agent: LitAgent[Any], tracer: Tracer, *, by_name: bool = False) -> dict
     Raises:
         ConfigError: Neither can be done.
     """
-    bare = copy.copy(agent)
-    for name in ("_trainer", "_runner"):  # of this process; they know the store
-        vars(bare).pop(name, None)
-    packed = (by_name and _named(agent)) or _pickled(bare) or _named(agent)
+    packed = (by_name and _named(agent)) or _pickled(agent) or _named(agent)
     if packed is None:
         raise ConfigError(
             f"agent {_name(agent)!r} cannot be brought into a sandbox: it can neither be pickled, "

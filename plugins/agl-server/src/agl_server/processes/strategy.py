@@ -12,8 +12,7 @@ from typing import Any, Literal, cast, get_args
 
 from agl import env
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
-from agl.errors import AlgorithmError, ConfigError, StoreError, is_away
-from agl.execution.algorithm import run_algorithm
+from agl.errors import ConfigError, StoreError, is_away
 from agl.execution.base import (
     AT_WORK,
     AlgorithmBundle,
@@ -22,17 +21,17 @@ from agl.execution.base import (
     RunnerBundle,
 )
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
-from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
+from agl_processes.reports import Reports
+from agl_processes.run import run_with_runners
+from agl_processes.runner_process import WORKING, Tell, run_as_process
+from agl_processes.supervisor import RunnerMain, Runners, Supervisor
 from agl_server.client import LightningStoreClient
 from agl_server.processes.events import MultiprocessingEvent
-from agl_server.processes.process import WORKING, Tell, on_sigterm, run_as_process
-from agl_server.processes.reports import Reports
-from agl_server.processes.supervisor import RunnerMain, Runners, Supervisor
 from agl_server.runner_tokens import TokenSlot, slot_of_server
 from agl_server.server import LightningStoreServer
 
@@ -166,7 +165,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 main = self._runner_main(runner, given, stop)
                 timeouts = self.graceful_timeout, self.terminate_timeout
                 supervisor = Supervisor(
-                    Runners(fork, main, self.n_runners, stop, *timeouts),
+                    Runners(fork, main, self.n_runners, stop, *timeouts).supervise,
+                    stop,
+                    sum(timeouts),
                     after_fork=self._close_socket,
                     on_report=reports.deliver,
                 )
@@ -204,55 +205,16 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         supervisor: Supervisor | None,
         reports: Reports,
     ) -> bool:
-        terminated = False
         async with self._reached(store) as reached:
-            reports.open()
-            if supervisor is not None:
-                supervisor.watch()
-            if self.role == "runner":  # the algorithm runs elsewhere: the runners' end is the end
-                main: Coroutine[Any, Any, bool] = asyncio.Event().wait()
-            else:
-                main = run_algorithm(algorithm, reached, stop, reports.no_runners)
-            task = asyncio.ensure_future(main)
-
-            def terminate() -> None:
-                nonlocal terminated
-                if not self.ask_to_stop():
-                    terminated = True
-                    stop.set()  # before the algorithm takes the model from under the agents
-                    task.cancel()
-
-            following = asyncio.ensure_future(reports.follow(reached))
-            try:
-                with on_sigterm(terminate), graceful_signals(self.ask_to_stop, signal.SIGINT):
-                    await asyncio.wait({task, following}, return_when=asyncio.FIRST_COMPLETED)
-                    if following.done():
-                        following.result()
-                        if self.role != "runner":
-                            await asyncio.wait({task})
-            finally:
-                stop.set()
-                task.cancel()
-                await asyncio.wait({task})
-                reports.no_runners.set()
-                if supervisor is not None:
-                    # The store can still be reached: runners that finish can report.
-                    await asyncio.to_thread(supervisor.end)
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
-                last_seconds = OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS
-                await reports.follow_rest(reached, last_seconds)
-        if task.cancelled():
-            came_to_its_end = terminated
-        elif (error := task.exception()) is not None:
-            raise AlgorithmError(
-                f"the algorithm failed: {type(error).__name__}: {error}"
-            ) from error
-        else:
-            came_to_its_end = task.result()
-        if not came_to_its_end:
-            reports.raise_if_given_up()
-        return terminated
+            return await run_with_runners(
+                None if self.role == "runner" else algorithm,
+                reached,
+                stop,
+                supervisor,
+                reports,
+                ask_to_stop=self.ask_to_stop,
+                last_seconds=OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS,
+            )
 
     @contextlib.asynccontextmanager
     async def _reached(self, store: LightningStore) -> AsyncGenerator[LightningStore]:

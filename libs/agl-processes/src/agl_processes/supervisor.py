@@ -7,6 +7,7 @@ child, and ends with the run at the latest.
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -20,7 +21,7 @@ import psutil
 
 from agl.execution.base import ExecutionEvent
 from agl_processes import tree
-from agl_server.processes.process import FINISHED, STORE_AWAY, WORKING, Tell, messages_of, teller
+from agl_processes.runner_process import FINISHED, STORE_AWAY, WORKING, Tell, messages_of, teller
 
 if TYPE_CHECKING:  # Windows has none, and is told so by the strategy
     from multiprocessing.context import ForkContext, ForkProcess
@@ -42,6 +43,8 @@ class RunnerStarted:
 
     worker_id: int
     pid: int
+    name: str | None = None
+    """Of one on another machine: its id in the store."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class RunnerDied:
     """Whether it died because the store cannot be reached; it has waited for it."""
     is_orphan: bool = False
     """Whether it was ended because the supervisor died, which no attempt of its is to blame for."""
+    name: str | None = None
+    """Of one on another machine: its id in the store."""
 
 
 @dataclass(frozen=True)
@@ -85,38 +90,55 @@ class Runners:
     """Set to make them finish."""
     graceful_timeout: float
     terminate_timeout: float
+    first: int = 0
+    """The worker id of the first."""
+    kills_orphans: bool = False
+    """Whether they are killed when the supervisor's parent dies, as the store lives elsewhere: an
+    attempt that they end as cancelled would not run again."""
+
+    def supervise(self, parent: "connection.Connection[Any, Any]", parent_pid: int) -> None:
+        """Keep them until the end; the life of a supervising process."""
+        _Supervision(self, parent, parent_pid).run()
 
 
 class Supervisor:
     """The parent's handle on the supervising process.
 
     Args:
-        runners: Which runners it keeps.
+        main: Runs in the supervising process, with the pipe and the process id of its parent. It
+            sends reports, ``AllEnded`` last; the pipe says ``"stop"``, or what ``send`` gets.
+        stop: Set at the end.
+        seconds: How long runners get to end.
         after_fork: Called first in the supervising process, to close what it must not hold.
         on_report: Called in a thread of the parent for each report.
+        lost: What has happened when the supervising process has died.
     """
 
     def __init__(
         self,
-        runners: Runners,
+        main: "Callable[[connection.Connection[Any, Any], int], None]",
+        stop: ExecutionEvent,
+        seconds: float,
         *,
         after_fork: Callable[[], None],
         on_report: Callable[[Report], None],
+        lost: str = "the supervisor of the runners died",
     ) -> None:
-        self._stop = runners.stop
-        self._on_report = on_report
-        self._deadline = runners.graceful_timeout + runners.terminate_timeout + 5.0
-        self._ours, theirs = runners.context.Pipe()
-        self._alive: dict[int, psutil.Process] = {}
+        self._stop = stop
+        self._on_report, self._lost = on_report, lost
+        self._deadline = seconds + 5.0
+        fork = multiprocessing.get_context("fork")
+        self._ours, theirs = fork.Pipe()
+        self._alive: dict[int, tuple[RunnerStarted, psutil.Process | None]] = {}
         parent = os.getpid()
 
-        def main() -> None:
+        def run() -> None:
             # A copy of our end kept open here would hide from the child that we have died.
             self._ours.close()
             after_fork()
-            _Supervision(runners, theirs, parent).run()
+            main(theirs, parent)
 
-        self._process = runners.context.Process(target=main, name="agl-supervisor")
+        self._process = fork.Process(target=run, name="agl-supervisor")
         self._process.start()
         theirs.close()
         self._reader = threading.Thread(target=self._read, name="agl-reports", daemon=True)
@@ -125,13 +147,17 @@ class Supervisor:
         """Begin to deliver reports; call it once the parent may have threads."""
         self._reader.start()
 
+    def send(self, message: object) -> None:
+        """Tell the supervising process something, if it lives."""
+        with contextlib.suppress(OSError):
+            self._ours.send(message)
+
     def end(self) -> None:
         """Make the runners finish, wait until all processes are gone; may be called again."""
         self._stop.set()
         if self._reader.ident is None:
             self.watch()
-        with contextlib.suppress(OSError):
-            self._ours.send("stop")
+        self.send("stop")
         self._reader.join(self._deadline)
         if self._reader.is_alive():
             logger.error("The supervisor of the runners does not end; it is killed.")
@@ -148,18 +174,23 @@ class Supervisor:
                 break
             all_ended = isinstance(report, AllEnded)
             if isinstance(report, RunnerStarted):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    self._alive[report.worker_id] = psutil.Process(report.pid)
+                process = None
+                if report.name is None:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process = psutil.Process(report.pid)
+                self._alive[report.worker_id] = report, process
             elif isinstance(report, RunnerDied):
                 self._alive.pop(report.worker_id, None)
             self._on_report(report)
         self._process.join()
         if not all_ended:
             how = tree.describe_exit(self._process.exitcode or 0)
-            message = f"the supervisor of the runners died: {how}"
-            for worker_id, runner in self._alive.items():
-                tree.kill_descendants(runner, itself=True)
-                self._on_report(RunnerDied(worker_id, runner.pid, message, True, is_orphan=True))
+            message = f"{self._lost}: {how}"
+            for worker_id, (began, runner) in self._alive.items():
+                if runner is not None:
+                    tree.kill_descendants(runner, itself=True)
+                about = worker_id, began.pid, message, True
+                self._on_report(RunnerDied(*about, is_orphan=True, name=began.name))
             self._on_report(AllEnded(message))
 
 
@@ -182,7 +213,8 @@ class _Supervision:
         signal.signal(signal.SIGTSTP, self._on_sigtstp)
         tree.adopt_orphans()
         self._wake_on_signals()
-        self.slots = {worker_id: _Slot() for worker_id in range(self.runners.number)}
+        first = self.runners.first
+        self.slots = {number: _Slot() for number in range(first, first + self.runners.number)}
         for worker_id in self.slots:
             self._spawn(worker_id)
         while self._processes():
@@ -203,6 +235,8 @@ class _Supervision:
                 return
         # The parent was killed, and the store that it served with it: nothing to wait for.
         runners = self.runners
+        if runners.kills_orphans:
+            tree.kill_descendants(psutil.Process())
         runners.graceful_timeout = min(runners.graceful_timeout, ORPHAN_SECONDS)
         runners.terminate_timeout = min(runners.terminate_timeout, ORPHAN_SECONDS)
 

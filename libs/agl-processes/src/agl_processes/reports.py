@@ -10,7 +10,7 @@ from agl.store.base import LightningStore
 from agl.store.release import release_claim
 from agl.types import AttemptedRollout, Failure
 from agl.utils.life_cycle import worker_name
-from agl_server.processes.supervisor import AllEnded, Report, RunnerDied
+from agl_processes.supervisor import AllEnded, Report, RunnerDied
 
 logger = logging.getLogger("agl.server")
 
@@ -104,7 +104,7 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
     What an orphan ran goes back into the queue, also from its last attempt: nobody is there to run
     it now, and who goes on with the run will.
     """
-    name = worker_name(died.worker_id, pid=died.pid)
+    name = died.name or worker_name(died.worker_id, pid=died.pid)
     logger.warning(
         "Runner %d (%s) %s: %s",
         died.worker_id,
