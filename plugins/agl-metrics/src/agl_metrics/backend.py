@@ -1,7 +1,7 @@
 """A metrics backend as servers use it, and several of them as one."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from agl.errors import ConfigError
 from agl_metrics.contract import Metrics
@@ -86,33 +86,18 @@ class MultiMetricsBackend(MetricsBackend):
                 return backend.exposition()
         return super().exposition()
 
-    def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
-    ) -> None:
+    def register_counter(self, *args: Any, **kwargs: Any) -> None:
         for backend in self._backends:
-            backend.register_counter(name, label_names, group_level)
+            backend.register_counter(*args, **kwargs)
 
-    def register_histogram(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        buckets: Sequence[float] | None = None,
-        group_level: int | None = None,
-    ) -> None:
+    def register_histogram(self, *args: Any, **kwargs: Any) -> None:
         for backend in self._backends:
-            backend.register_histogram(name, label_names, buckets, group_level)
+            backend.register_histogram(*args, **kwargs)
 
-    async def inc_counter(
-        self, name: str, amount: float = 1.0, labels: Mapping[str, str] | None = None
-    ) -> None:
+    async def inc_counter(self, *args: Any, **kwargs: Any) -> None:
         for backend in self._backends:
-            await backend.inc_counter(name, amount, labels)
+            await backend.inc_counter(*args, **kwargs)
 
-    async def observe_histogram(
-        self, name: str, value: float, labels: Mapping[str, str] | None = None
-    ) -> None:
+    async def observe_histogram(self, *args: Any, **kwargs: Any) -> None:
         for backend in self._backends:
-            await backend.observe_histogram(name, value, labels)
+            await backend.observe_histogram(*args, **kwargs)
