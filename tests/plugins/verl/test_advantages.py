@@ -21,8 +21,7 @@ from agl_records.types import Credit, StepCredit
 from agl_verl.groups import _train
 from agl_verl.losses import loss_weights
 from agl_verl.rows import CallNote, RowNotes
-from agl_verl.trainer_mixin import RowContext, estimate, row_context
-from agl_verl.trajectories import trajectories
+from agl_verl.trainer_mixin import RowContext, estimate, row_context, trajectories
 
 
 def rollouts_of(rewards: list[float]) -> Trajectories:

@@ -22,10 +22,9 @@ from agl_records.types import Credit
 from agl_runs.failures import DEFAULT, Failures
 from agl_verl.groups import Groups, Policy
 from agl_verl.messages import GroupRequest, Settle, Update
-from agl_verl.metric_names import by_our_names
 from agl_verl.options import Options
 from agl_verl.row_building import Limits, fit, split, to_row, versions
-from agl_verl.run import Run
+from agl_verl.run import Run, by_our_names
 
 TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]
 """Per copy of the task, the reward of its rollout; None for an agent that fails."""

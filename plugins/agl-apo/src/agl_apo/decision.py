@@ -67,11 +67,7 @@ class Rule:
         return min(pairs_needed(self.smallest_gain, self.alpha), num_tasks)
 
     def check(self, num_tasks: int) -> None:
-        """Refuse what cannot conclude.
-
-        Raises:
-            ConfigError: There are too few tasks.
-        """
+        """Refuse what cannot conclude."""
         needed = fewest_tasks(self.alpha / 2 if self.passes(num_tasks) > 1 else self.alpha)
         if num_tasks < needed:
             raise ConfigError(

@@ -86,20 +86,20 @@ class GEPA(PromptOptimizer):
         await asyncio.to_thread(bridge.optimize)
 
 
+@dataclass(eq=False)
 class Bridge:
     """GEPA's adapter: what it asks for in its thread is done on the event loop."""
 
+    options: GEPA
+    session: SearchSession
+    loop: asyncio.AbstractEventLoop
     # GEPA looks whether its adapter has a proposer of its own.
     propose_new_texts = None
 
-    def __init__(
-        self, options: GEPA, session: SearchSession, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.options = options
-        self.session = session
-        self._loop = loop
-        self._admitted: dict[str, Candidate | None] = {_key(session.seed.texts): session.seed}
-        self._parent = session.seed
+    def __post_init__(self) -> None:
+        seed = self.session.seed
+        self._admitted: dict[str, Candidate | None] = {_key(seed.texts): seed}
+        self._parent = seed
         self._times: Counter[tuple[str, int]] = Counter()
         self._questions: Counter[str] = Counter()
         self._best: tuple[float, Candidate] | None = None
@@ -254,7 +254,7 @@ class Bridge:
         await self.session.note_round(self.session.rounds + 1, [self._best[1]], tried)
 
     def _await(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 
 def _key(texts: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 """``PromptOptimizer``: what ``APO`` and ``GEPA`` share, from the first check to the result."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,9 +12,9 @@ from agl.types import LLM, Dataset, NamedResources, PromptTemplate
 from agl_apo.decision import Rule
 from agl_apo.evaluate import Candidate, Evaluator
 from agl_apo.journal import StoreJournal
-from agl_apo.opening import check_budget, find_targets, split_datasets
 from agl_apo.options import PromptOptions
 from agl_apo.session import Result, SearchSession
+from agl_apo.templates import BrokenTemplateError, placeholders
 from agl_learning.collect.task_order import digest
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.report import Report
@@ -29,6 +30,8 @@ from agl_views.runs.prompt_runs import SEED
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl_apo.models import Models
+
+logger = logging.getLogger("agl.apo")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -63,21 +66,51 @@ class PromptOptimizer(PromptOptions, Algorithm):
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
     ) -> None:
-        """Refuse tasks and a budget with which nothing can be concluded.
-
-        Raises:
-            ConfigError: They are too few, or it is too small.
-        """
+        """Refuse tasks and a budget with which nothing can be concluded."""
         self._checked(train_dataset, val_dataset)
 
     def _checked(
         self, train: Dataset[Any] | None, val: Dataset[Any] | None, *, tells: bool = False
     ) -> tuple[list[Any], list[Any], Rule]:
-        """Tasks of the search, those held out, and when a prompt is accepted."""
-        searched, held_out = split_datasets(self.title, train, val, tells=tells)
+        """Tasks of the search, those held out, and when a prompt is accepted.
+
+        Held out are those of ``val`` that are no copies, and not in ``train``.
+        """
+        searched, given = (
+            [] if dataset is None else [dataset[index] for index in range(len(dataset))]
+            for dataset in (train, val)
+        )
+        for tasks, what in ((searched, "train_dataset"), (given, "val_dataset")):
+            if not tasks:
+                raise ConfigError(
+                    f"{self.title}: there is no {what}. It searches with train_dataset and decides "
+                    "with val_dataset; give both to fit()"
+                )
+        # A copy is no further witness: the decision takes tasks for drawn independently.
+        different = {digest([task]): task for task in given}
+        seen = {digest([task]) for task in searched}
+        held_out = [task for one, task in different.items() if one not in seen]
+        if tells and len(held_out) < len(given):
+            logger.warning(
+                "%d of %d tasks of val_dataset have no part in the decision: %d are in "
+                "train_dataset too, and so not held out, and %d are copies of others",
+                len(given) - len(held_out),
+                len(given),
+                len(different) - len(held_out),
+                len(given) - len(different),
+            )
         rule = Rule(self.confidence, self.smallest_gain, self.max_repeats)
         rule.check(len(held_out))
-        check_budget(self, rule, len(held_out), self.smallest_search(len(searched)))
+        most, pairs = self.max_evaluations, rule.pairs(len(held_out))
+        round_cost = self.smallest_search(len(searched))
+        needed = 2 * pairs + round_cost
+        if most is not None and most < needed:
+            raise ConfigError(
+                f"{self.title}: max_evaluations={most} is too small to conclude: the decision "
+                f"plans {pairs} pairs of evaluations to find a gain of {rule.smallest_gain:g}, "
+                f"and the smallest search takes {round_cost}. Give max_evaluations={needed} or "
+                "more, or a larger smallest_gain"
+            )
         return searched, held_out, rule
 
     async def clear_leftovers(self, store: "LightningStore") -> None:
@@ -194,3 +227,35 @@ class PromptOptimizer(PromptOptions, Algorithm):
             )
         text = (session.leader.texts if self.result is None else self.result.prompts)[name]
         return templates[name].model_copy(update={"template": text})
+
+
+def find_targets(options: PromptOptions, resources: NamedResources) -> dict[str, PromptTemplate]:
+    """The prompts to improve.
+
+    Raises:
+        ConfigError: There is none, none of a name, or one that its engine cannot read.
+    """
+    prompts = {
+        name: resource for name, resource in resources.items()
+        if isinstance(resource, PromptTemplate)
+    }  # fmt: skip
+    if not prompts:
+        raise ConfigError(
+            f"{options.title}: there is no PromptTemplate to improve. Give one: "
+            "Trainer(initial_resources={'prompt_template': agl.PromptTemplate(template=...)}), or "
+            "the key resources in agl.yaml"
+        )
+    names = list(prompts) if options.targets is None else list(options.targets)
+    for name in names:
+        if name not in prompts:
+            raise ConfigError(
+                f"{options.title}: targets: there is no PromptTemplate {name!r}; there is "
+                f"{', '.join(map(repr, prompts))}"
+            )
+        try:
+            placeholders(prompts[name])
+        except BrokenTemplateError as error:
+            raise ConfigError(
+                f"prompt {name!r} is no {prompts[name].engine} template: {error}"
+            ) from None
+    return {name: prompts[name] for name in names}

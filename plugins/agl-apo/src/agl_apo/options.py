@@ -17,11 +17,7 @@ Inside = Annotated[float, Gt(0), Lt(1)]
 
 
 def check_range(owner: str, /, **values: Any) -> None:
-    """Refuse what are no two ends of a range.
-
-    Raises:
-        ConfigError: An end is no finite number, or the first is not below the second.
-    """
+    """Refuse what are no two ends of a range."""
     for name, ends in values.items():
         if not isinstance(ends, tuple | list) or len(cast("list[Any]", ends)) != 2:
             raise ConfigError(f"{owner}: {name} must be two numbers; got {ends!r}")

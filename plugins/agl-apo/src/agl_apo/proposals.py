@@ -78,7 +78,10 @@ class Proposer:
         options, session = self.options, self.session
         target, name = self._target(number, branch), _name(number, index, branch)
         template = session.templates[target]
-        shared = {"what": what_it_is(options.targets, target), "prompt": parent.texts[target]}
+        what = f"the prompt {target!r}"
+        if isinstance(options.targets, Mapping):
+            what = f"{options.targets[target]} ({target!r})"
+        shared = {"what": what, "prompt": parent.texts[target]}
 
         async def criticise() -> dict[str, Any]:
             scores = self._sample(parent, f"{options.seed}/{name}")
@@ -158,11 +161,6 @@ async def _messages(
     ]
     last: list[Any] = max((call["messages"] for call in calls), key=len, default=[])
     return [{"role": str(m["role"]), "content": _content(m)} for m in last]
-
-
-def what_it_is(targets: Sequence[str] | Mapping[str, str] | None, name: str) -> str:
-    """How the models are told about a prompt."""
-    return f"{targets[name]} ({name!r})" if isinstance(targets, Mapping) else f"the prompt {name!r}"
 
 
 def _name(number: int, parent: int, branch: int) -> str:

@@ -113,7 +113,7 @@ class AzureSFT(AzureOptions, PaidTraining):
             {
                 "model": f"openai/{name}",
                 "api_base": f"{self.endpoint}/openai/v1",
-                "api_key": await self._keys.key_or_token(),
+                "api_key": self._keys.api_key or await self._keys.token(),
             }
         )
 

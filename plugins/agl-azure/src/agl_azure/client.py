@@ -62,10 +62,6 @@ class Keys:
         """A token for files, jobs and model calls; it lasts about an hour."""
         return (await asyncio.to_thread(self.get_token, TOKEN_SCOPE)).token
 
-    async def key_or_token(self) -> str:
-        """What opens the resource for model calls."""
-        return self.api_key or await self.token()
-
 
 class NotYetError(Exception):
     """It is not so yet; the message is what it is like now."""

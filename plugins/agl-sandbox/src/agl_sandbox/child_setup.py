@@ -1,24 +1,38 @@
-"""What happens behind the wall of ``process``: one clean process, and a child for each attempt.
+"""What happens behind a wall.
 
-Run as ``python -I -c ... child_setup.main(fd)``. The clean process imports the agent; then, for
-each attempt, it forks the first process of fresh namespaces, which mounts what the agent may see,
-gives up its rights, and runs the agent.
+``process`` runs ``python -I -c ... child_setup.main(fd)``: a clean process imports the agent; then,
+for each attempt, it forks the first process of fresh namespaces, which mounts what the agent may
+see, gives up its rights, and runs the agent. In a container of ``docker`` ``main_in_container``
+runs one attempt, which is spoken of over the standard streams.
 """
 
+import asyncio
 import contextlib
 import os
 import resource
 import signal
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, BinaryIO, NoReturn
 
 from agl.agent.base import LitAgent
 from agl.emitter import emit_reward
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
-from agl_sandbox.forked_worker import encode, failure_of, receive, serve
+from agl_sandbox.forked_worker import (
+    HEADER_BYTES,
+    FrameError,
+    answer_call,
+    decode,
+    encode,
+    failure_of,
+    length_of,
+    receive,
+    serve,
+)
+from agl_sandbox.forwarding import Forwarder
 from agl_sandbox.linux import Mount, Namespace, die_with_parent
 from agl_sandbox.sandbox import run_attempt
 
@@ -193,3 +207,66 @@ def _settle(folder: str) -> None:
     os.umask(0o077)
     os.environ.update(HOME=folder, TMPDIR=folder)
     os.chdir(folder)
+
+
+# --- in a container
+
+
+def main_in_container() -> NoReturn:
+    """Take one call from the standard input, answer on the standard output, and end."""
+    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what the agent prints is no part of the answer
+
+    def send(frame: bytes) -> None:
+        outgoing.write(frame)
+        outgoing.flush()
+
+    answer_call(_work_in_container, lambda: _receive(incoming), send)
+
+
+def _work_in_container(payload: Mapping[str, Any], ask: Any) -> Any:
+    if payload["forward"]:
+        _forward(payload["forward"])
+    os.environ.update(HOME=payload["folder"], TMPDIR=payload["folder"])
+    os.chdir(payload["folder"])
+    if "probe" in payload:
+        return probe.try_all(payload["probe"])
+    agent, tracer = shipping.unpack(payload["shipment"])
+    tracer.init()
+    tracer.init_worker(0, None)
+    return run_attempt(agent, tracer, payload["attempt"], ask)
+
+
+def _receive(incoming: BinaryIO) -> dict[str, Any]:
+    header = incoming.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise FrameError("the standard input has ended")
+    return decode(incoming.read(length_of(header)))
+
+
+def _forward(routes: list[list[Any]]) -> None:
+    """Lead ports of this container to Unix sockets of the runner, in a process of its own.
+
+    Args:
+        routes: Host, port and path of each.
+    """
+    sockets: list[socket.socket] = []
+    for host, port, _ in routes:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sockets.append(socket.create_server((host, port), family=family))
+    if os.fork() != 0:
+        for sock in sockets:
+            sock.close()
+        return
+    die_with_parent()
+    connects = [partial(asyncio.open_unix_connection, path) for *_, path in routes]
+
+    async def serve() -> None:
+        await Forwarder(connects).start(sockets)
+        await asyncio.Event().wait()
+
+    try:
+        asyncio.run(serve())
+    finally:
+        os._exit(1)

@@ -33,7 +33,7 @@ FOLDER = "/tmp"
 SOCKETS = "/run/agl"
 """Where a container finds the sockets that lead to its models."""
 NOBODY = "65534:65534"
-BOOT = "from agl_sandbox.container import main; main()"
+BOOT = "from agl_sandbox.child_setup import main_in_container; main_in_container()"
 PUBLIC_VARIABLES = (
     *("PATH", "LANG", "HOME", "HOSTNAME", "TMPDIR", "TERM", "LC_CTYPE"),
     *("GPG_KEY", "PYTHON_VERSION", "PYTHON_SHA256"),  # of Python's images
@@ -220,11 +220,7 @@ class DockerSandbox(JsonSandbox):
         await killing.wait()
 
     def _check_daemon(self) -> None:
-        """Refuse at once where containers cannot be run.
-
-        Raises:
-            ConfigError: The program says so.
-        """
+        """Refuse at once where containers cannot be run."""
         command = [self._docker, "version", "--format", "{{.Server.Version}}"]
         said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if said.returncode != 0:

@@ -25,7 +25,6 @@ class Namespace(IntFlag):
 
     MOUNT = 0x00020000
     IPC = 0x08000000
-    USER = 0x10000000
     PID = 0x20000000
     NET = 0x40000000
 

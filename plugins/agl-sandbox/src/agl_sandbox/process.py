@@ -322,11 +322,7 @@ class ProcessSandbox(JsonSandbox):
         return {name: os.environ[name] for name in names if name in os.environ}
 
     def _judge(self, found: Findings) -> None:
-        """Refuse what is open and should not be; warn of what is open.
-
-        Raises:
-            ConfigError: The wall does not hold what it promises.
-        """
+        """Refuse what is open and should not be; warn of what is open."""
         is_open = {what: how for what, how in found.items() if how != probe.CLOSED}
         promised = {*found} - {probe.WRITE_LEFT_OPEN}
         if not self._bwrap:
@@ -365,11 +361,7 @@ class ProcessSandbox(JsonSandbox):
 
 
 def _existing(option: str, paths: Sequence[str]) -> list[Path]:
-    """The paths from the root.
-
-    Raises:
-        ConfigError: There is nothing at one.
-    """
+    """The paths from the root."""
     found = [Path(path).expanduser().absolute() for path in paths]
     for path in found:
         if not path.exists():
@@ -380,11 +372,7 @@ def _existing(option: str, paths: Sequence[str]) -> list[Path]:
 
 
 def _check_others_may_read() -> None:
-    """Refuse where another user cannot import what this one can.
-
-    Raises:
-        ConfigError: A folder is root's alone.
-    """
+    """Refuse where another user cannot import what this one can."""
     for entry in sys.path:
         path = Path(entry).absolute()
         for folder in (path, *path.parents):

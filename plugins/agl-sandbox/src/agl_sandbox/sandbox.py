@@ -142,15 +142,12 @@ class _SpansOut(LightningStore):
 def run_attempt(
     agent: LitAgent[Any], tracer: Tracer, attempt: Mapping[str, Any], ask: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Run one attempt in this process, which is its own, and ends after it.
+    """Run one attempt in this process, which ends after it; the answer for ``JsonSandbox.run``.
 
     Args:
         tracer: Initialised, with no store.
         attempt: From ``JsonSandbox.run``.
         ask: Sends a message out, and waits for the answer.
-
-    Returns:
-        The answer for ``JsonSandbox.run``.
     """
     rollout = AttemptedRollout.model_validate(attempt["rollout"])
     resources = _RESOURCES.validate_python(attempt["resources"])

@@ -209,11 +209,12 @@ class TinkerService:
         return kind(f"{what}. {advice}")
 
 
+@dataclass(frozen=True)
 class Sampler:
     """Answers from one version of the weights; usable from any event loop."""
 
-    def __init__(self, client: tinker.SamplingClient, service: TinkerService) -> None:
-        self._client, self._service = client, service
+    client: tinker.SamplingClient
+    service: TinkerService
 
     async def sample(
         self, prompt_token_ids: list[int], num_samples: int, parameters: dict[str, Any]
@@ -229,14 +230,14 @@ class Sampler:
         """
         prompt = types.ModelInput.from_ints(prompt_token_ids)
         sampling = types.SamplingParams(**parameters)
-        answer = await self._service.ask(
-            "sample", lambda: self._client.sample(prompt, num_samples, sampling)
+        answer = await self.service.ask(
+            "sample", lambda: self.client.sample(prompt, num_samples, sampling)
         )
         return list(answer.sequences)
 
     def tokenizer(self) -> Any:
         """The model's, from the hub."""
-        return self._client.get_tokenizer()
+        return self.client.get_tokenizer()
 
 
 def _status_in(message: str) -> int | None:

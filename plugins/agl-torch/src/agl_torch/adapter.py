@@ -155,9 +155,6 @@ def _fill(model: Any, folder: Path) -> list[str]:
 
     Returns:
         Names of tensors that are in but one of them, or have another shape; then nothing was done.
-
-    Raises:
-        ConfigError: The weights cannot be read.
     """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -204,11 +201,7 @@ def base_chain(source: str | Path) -> list[str | Path]:
 
 
 def _find_base(folder: Path) -> str:
-    """Where the model under the adapter of a folder is.
-
-    Raises:
-        ConfigError: Its description does not say, or names a folder that is not there.
-    """
+    """Where the model under the adapter of a folder is."""
     try:
         base = json.loads((folder / ADAPTER).read_text("utf-8"))["base_model_name_or_path"]
         if not isinstance(base, str):
@@ -254,9 +247,6 @@ def check_base(folder: Path, base: str) -> None:
     Args:
         folder: Of a checkpoint of ours.
         base: See ``BASE``; "" for none.
-
-    Raises:
-        ConfigError: It is for others.
     """
     made_for = (folder / BASE).read_text("utf-8") if (folder / BASE).exists() else ""
     if made_for != base:

@@ -284,8 +284,8 @@ class Learner:
             gain = self.objective.gain(tokens)
             check_gain(gain, len(tokens.advantages_N))
             correction_N = torch.cat([sample.correction_N for sample in chunk])
-            counted = [(sample.weight.token / whole, sample.row.num_sampled) for sample in chunk]
-            weights_N = _spread(counted, self.model.device)
+            shares = [one.weight.token / whole for one in chunk for _ in range(one.row.num_sampled)]
+            weights_N = torch.tensor(shares).to(self.model.device)
             trained_N = weights_N * (correction_N > 0)  # nothing of a row that is masked
             reference = [sample.reference_N for sample in chunk if sample.reference_N is not None]
             loss = policy_loss(
@@ -384,8 +384,3 @@ def _explained(samples: Sequence[Sample]) -> float:
     values = torch.tensor([one for sample in samples for one in sample.values])
     spread = returns.var(correction=0)
     return float(1 - (returns - values).var(correction=0) / spread if spread > 0 else spread)
-
-
-def _spread(counted: Sequence[tuple[float, int]], device: Any) -> "Tensor":
-    """Each value as often as its number says."""
-    return torch.tensor([one for value, number in counted for one in [value] * number]).to(device)

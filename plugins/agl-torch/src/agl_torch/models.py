@@ -82,11 +82,7 @@ def load_model(source: ModelSource, device: str | None, dtype: str) -> Any:
 
 
 def load_shape(source: str | Path) -> Any:
-    """A model of a folder or a name without its weights, on the device ``meta``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """A model of a folder or a name without its weights, on the device ``meta``."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -177,11 +173,7 @@ def load_tokenizer(source: ModelSource, model_source: ModelSource) -> Any:
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer that writes what the model cannot read.
-
-    Raises:
-        ConfigError: It has more tokens.
-    """
+    """Refuse a tokenizer that writes what the model cannot read."""
     known = model.get_input_embeddings().weight.shape[0]
     if (needed := len(tokenizer)) > known:
         raise ConfigError(

@@ -3,85 +3,63 @@
 The others are refused with ours.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from agl.errors import UnknownArgumentError
 from agl.plugins.schema import schema_of
 
-OURS: dict[str, str] = {
-    "actor_lr": "learning_rate",
-    "adam_beta1": "optimizer.beta1",
-    "adam_beta2": "optimizer.beta2",
-    "adv_estimator": "estimator",
-    "beta": "kl.coefficient",
-    "bf16": "dtype",
-    "clip_high": "clip.high",
-    "clip_low": "clip.low",
-    "clip_range": "clip",
-    "clip_ratio": "clip",
-    "clip_ratio_c": "clip.ratio_cap",
-    "clip_ratio_high": "clip.high",
-    "clip_ratio_low": "clip.low",
-    "cliprange": "clip",
-    "cliprange_value": "value_clip",
-    "critic_lr": "critic_learning_rate",
-    "delta": "clip.ratio_cap",
-    "entropy_coef": "entropy_bonus",
-    "entropy_coeff": "entropy_bonus",
-    "epsilon": "clip",
-    "epsilon_high": "clip.high",
-    "epsilon_low": "clip.low",
-    "eval_steps": "evaluation.every",
-    "grad_clip": "optimizer.max_grad_norm",
-    "init_kl_coef": "kl.coefficient",
-    "kl_coef": "kl.coefficient",
-    "kl_loss_coef": "kl.coefficient",
-    "lam": "gae_lambda",
-    "lora_alpha": "lora.alpha",
-    "lora_r": "lora.rank",
-    "lora_rank": "lora.rank",
-    "lora_target_modules": "lora.modules",
-    "loss_agg_mode": "loss",
-    "loss_mean": "loss",
-    "lr": "learning_rate",
-    "lr_scheduler_type": "schedule",
-    "lr_warmup_steps": "schedule.warmup_steps",
-    "max_completion_length": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "check_memory": "memory.check",
-    "max_model_len": "server.max_model_tokens",
-    "max_new_tokens": "max_tokens",
-    "max_response_length": "max_tokens",
-    "max_seq_length": "server.max_model_tokens",
-    "max_steps": "steps",
-    "norm_adv_by_std_in_grpo": "estimator.normalise_std",
-    "normalise_std": "estimator.normalise_std",
-    "num_generations": "group_size",
-    "num_iterations": "epochs",
-    "num_ppo_epochs": "epochs",
-    "overlong_buffer": "overlong.buffer",
-    "overlong_penalty": "overlong.penalty",
-    "output_dir": "run_dir",
-    "ppo_epochs": "epochs",
-    "ppo_max_token_len_per_gpu": "memory.microbatch_tokens",
-    "ppo_mini_batch_size": "minibatch_rows",
-    "resume_from_checkpoint": "resume_from",
-    "save_freq": "checkpoints.every",
-    "save_steps": "checkpoints.every",
-    "save_total_limit": "checkpoints.keep_last",
-    "scale_rewards": "estimator.normalise_std",
-    "target_kl": "kl.target",
-    "target_modules": "lora.modules",
-    "test_freq": "evaluation.every",
-    "total_training_steps": "steps",
-    "train_batch_size": "groups_per_step",
-    "vf_coef": "value_coefficient",
-    "vllm_importance_sampling_cap": "sampling_correction.cap",
-    "vllm_importance_sampling_mode": "sampling_correction",
-    "weight_decay": "optimizer.weight_decay",
+OTHERS: dict[str, tuple[str, ...]] = {
+    "checkpoints.every": ("save_freq", "save_steps"),
+    "checkpoints.keep_last": ("save_total_limit",),
+    "clip": ("clip_range", "clip_ratio", "cliprange", "epsilon"),
+    "clip.high": ("clip_high", "clip_ratio_high", "epsilon_high"),
+    "clip.low": ("clip_low", "clip_ratio_low", "epsilon_low"),
+    "clip.ratio_cap": ("clip_ratio_c", "delta"),
+    "critic_learning_rate": ("critic_lr",),
+    "dtype": ("bf16",),
+    "entropy_bonus": ("entropy_coef", "entropy_coeff"),
+    "epochs": ("num_iterations", "num_ppo_epochs", "ppo_epochs"),
+    "estimator": ("adv_estimator",),
+    "estimator.normalise_std": ("norm_adv_by_std_in_grpo", "normalise_std", "scale_rewards"),
+    "evaluation.every": ("eval_steps", "test_freq"),
+    "gae_lambda": ("lam",),
+    "group_size": ("num_generations",),
+    "groups_per_step": ("train_batch_size",),
+    "kl.coefficient": ("beta", "init_kl_coef", "kl_coef", "kl_loss_coef"),
+    "kl.target": ("target_kl",),
+    "learning_rate": ("actor_lr", "lr"),
+    "lora.alpha": ("lora_alpha",),
+    "lora.modules": ("lora_target_modules", "target_modules"),
+    "lora.rank": ("lora_r", "lora_rank"),
+    "loss": ("loss_agg_mode", "loss_mean"),
+    "max_tokens": (
+        "max_completion_length",
+        "max_completion_tokens",
+        "max_new_tokens",
+        "max_response_length",
+    ),
+    "memory.check": ("check_memory",),
+    "memory.microbatch_tokens": ("ppo_max_token_len_per_gpu",),
+    "minibatch_rows": ("ppo_mini_batch_size",),
+    "optimizer.beta1": ("adam_beta1",),
+    "optimizer.beta2": ("adam_beta2",),
+    "optimizer.max_grad_norm": ("grad_clip",),
+    "optimizer.weight_decay": ("weight_decay",),
+    "overlong.buffer": ("overlong_buffer",),
+    "overlong.penalty": ("overlong_penalty",),
+    "resume_from": ("resume_from_checkpoint",),
+    "run_dir": ("output_dir",),
+    "sampling_correction": ("vllm_importance_sampling_mode",),
+    "sampling_correction.cap": ("vllm_importance_sampling_cap",),
+    "schedule": ("lr_scheduler_type",),
+    "schedule.warmup_steps": ("lr_warmup_steps",),
+    "server.max_model_tokens": ("max_model_len", "max_seq_length"),
+    "steps": ("max_steps", "total_training_steps"),
+    "value_clip": ("cliprange_value",),
+    "value_coefficient": ("vf_coef",),
 }
-"""Another trainer's name of an option -> ours."""
+"""Our name of an option -> those that other trainers have for it."""
+OURS = {other: ours for ours, others in OTHERS.items() for other in others}
 
 OWNERS: dict[str, str] = {
     **dict.fromkeys(("critic", "critic_learning_rate", "gae_lambda"), "ppo"),
@@ -111,17 +89,6 @@ INSTEAD: dict[str, str] = {
     "vllm_importance_sampling_correction": "'sampling_correction' is on; 'none' turns it off",
 }
 """Another trainer's name -> what to do here, where no one option is the same."""
-
-
-def refuse_other_names(algorithm: Any, options: Iterable[str]) -> None:
-    """Look at the names of options in Python, before the constructor does.
-
-    Raises:
-        UnknownArgumentError: One is another trainer's.
-    """
-    for option in options:
-        if hint := explain(algorithm, option):
-            raise UnknownArgumentError(f"{algorithm.__name__}: unknown option {option!r}.{hint}")
 
 
 def explain(algorithm: Any, option: str) -> str:

@@ -231,22 +231,14 @@ class LearnerOptions:
 
 
 def need(who: str, package: str, extra: str) -> None:
-    """Refuse to go on without a package.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Refuse to go on without a package."""
     if find_spec(package) is None:
         line = install_line(f"agl-torch[{extra}]")
         raise ConfigError(f"{who} needs {package!r}, which is not installed. Run: {line}")
 
 
 def check_learner(owner: str, options: Any) -> None:
-    """Refuse options that would do nothing beside the others, or need what is not installed.
-
-    Raises:
-        ConfigError: It names the option, and what it would need.
-    """
+    """Refuse options that would do nothing beside the others, or need what is not installed."""
     if options.schedule.warmup_steps >= options.steps and options.schedule.warmup_steps > 0:
         raise ConfigError(
             f"{owner}: schedule.warmup_steps is {options.schedule.warmup_steps}, and the run has "

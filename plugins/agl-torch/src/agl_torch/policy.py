@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, UnknownArgumentError
 from agl_learning.advantages.estimator_option import Foreseen
 from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
@@ -31,7 +31,7 @@ from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
 from agl_runs.options import Count, check_place, pick_options
 from agl_torch.models import use_deterministic_algorithms
-from agl_torch.option_names import explain, refuse_other_names
+from agl_torch.option_names import explain
 from agl_torch.options import Clip, LearnerOptions, Loss, Server, check_learner
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
     clip: Clip = Clip()
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        refuse_other_names(cls, options)
+        for option in options:
+            if hint := explain(cls, option):
+                raise UnknownArgumentError(f"{cls.__name__}: unknown option {option!r}.{hint}")
         return super().__new__(cls)
 
     @classmethod
@@ -250,11 +252,7 @@ class PolicyTraining(OnlineTraining, LearnerOptions):
         return model, reference, base
 
     def _find_start(self, *folders: Path) -> Path:
-        """What the run began with, in one of these folders of runs.
-
-        Raises:
-            ConfigError: None has it.
-        """
+        """What the run began with, in one of these folders of runs."""
         for folder in folders:
             if (folder / REFERENCE).is_dir():
                 return folder / REFERENCE

@@ -144,7 +144,9 @@ class Slots:
         goes_on = source >= number and length > 0 and length == self.all[source].held
         target = source if goes_on else self._spare(number)
         if length and target != source:
-            self._copy(source, target, length)
+            for layer in self.cache.layers:
+                for tensor in _tensors(layer):
+                    tensor[target, :, :length] = tensor[source, :, :length]
         self._clock += 1
         self.all[target] = Slot(list(prompt), length, self._clock)
         self.swap(target, number)
@@ -188,11 +190,6 @@ class Slots:
         if self._num_bytes * wider > self._keep_bytes * max(self.width, 1):
             del self.all[number:]
         self._resize(len(self.all), wider)
-
-    def _copy(self, source: int, target: int, length: int) -> None:
-        for layer in self.cache.layers:
-            for tensor in _tensors(layer):
-                tensor[target, :, :length] = tensor[source, :, :length]
 
     def _resize(self, rows: int, width: int | None = None) -> None:
         self.num_rows, self.width = rows, width or self.width

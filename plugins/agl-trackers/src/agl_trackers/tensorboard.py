@@ -27,8 +27,6 @@ class TensorBoard(Tracker):
     is replaced."""
 
     def begin(self, about: RunAbout) -> None:
-        import tensorboardX  # noqa: F401 (it is to fail now if it does)
-
         self._about, self._writer = about, None
         self._held: list[tuple[int, Prompt]] = []
         """Prompts that came before the first step of a run that goes on: only that step says from

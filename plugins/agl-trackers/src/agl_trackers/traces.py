@@ -74,7 +74,11 @@ def trace_of(
     root_id = identity[:16]
     trace_id = int(spans[0].trace_id if spans else identity[:32], 16)
     known = {span.span_id for span in spans}
-    calls = _calls(spans)
+    # By the span that is the best record of a call; None where that cannot be read.
+    calls = {
+        one.call.call_id: one.call if one.malformed is None else None
+        for one in recorded_calls(spans)
+    }
     # Of one that did not succeed no reward counts; its spans have those given on the way.
     rewards = find_final_rewards(spans) if attempt.status == "succeeded" else []
     told = {
@@ -125,12 +129,6 @@ def trace_of(
             )
         )
     return Trace(sent, root_id, rewards)
-
-
-def _calls(spans: Sequence[Span]) -> dict[str, ModelCall | None]:
-    """Span id -> the call of which it is the best record; None where that cannot be read."""
-    found = recorded_calls(spans)
-    return {one.call.call_id: one.call if one.malformed is None else None for one in found}
 
 
 def _name(span: Span, call: ModelCall | None) -> str:

@@ -239,15 +239,14 @@ def require(name: str, package: str | None) -> None:
         BrokenComponentError: It is not; the message says what to install.
     """
     role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE)
-    if package is not None and role != "runner" and not _is_installed(package):
+    if package is None or role == "runner":
+        return
+    try:
+        is_here = find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        is_here = False
+    if not is_here:
         raise BrokenComponentError(
             f"tracker {name!r} needs {package!r}, which is not installed. "
             f"Run: {install_line(f'agl-trackers[{name}]')}"
         )
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package that it is in
-        return False

@@ -87,10 +87,8 @@ class Trackio(Tracker):
     ) -> None:
         word = re.sub(r"[^A-Za-z0-9._-]", "-", f"{self._name}-{name}")
         artefact = self._trackio.Artifact(word, kind, metadata=about)
-        if path.is_dir():
-            artefact.add_dir(path)
-        else:
-            artefact.add_file(path)
+        add = artefact.add_dir if path.is_dir() else artefact.add_file
+        add(path)
         self._run.log_artifact(artefact, aliases=[f"step-{step}"])
 
 

@@ -95,10 +95,8 @@ class WandB(Tracker):
         if folder is None:
             return
         artefact = self._artefact("checkpoint", "model", step, path=path)
-        if folder.is_dir():
-            artefact.add_dir(str(folder))
-        else:
-            artefact.add_file(str(folder))
+        add = artefact.add_dir if folder.is_dir() else artefact.add_file
+        add(str(folder))
         self._run.log_artifact(artefact, aliases=[f"step-{step}"])
 
     def end(self, error: str | None) -> None:

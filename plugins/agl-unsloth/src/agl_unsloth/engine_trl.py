@@ -3,7 +3,8 @@
 import copy
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,38 +141,30 @@ def make_trainer(
         model=model,
         args=args,
         train_dataset=Dataset.from_list([{k: e[k] for k in columns} for e in examples]),
-        data_collator=collate(_pad_token_id(tokenizer)),
+        data_collator=partial(collate, _pad_token_id(tokenizer)),
         processing_class=tokenizer,
     )
 
 
-def sft_batch(pad_token_id: int) -> Callable[[Sequence[dict[str, Any]]], Batch]:
-    """Makes batches of examples with ``input_ids`` and ``labels``."""
-
-    def collate(examples: Sequence[dict[str, Any]]) -> Batch:
-        return _batch(
-            [example["input_ids"] for example in examples],
-            {"labels": ([example["labels"] for example in examples], IGNORED)},
-            pad_token_id,
-        )
-
-    return collate
+def sft_batch(pad_token_id: int, examples: Sequence[dict[str, Any]]) -> Batch:
+    """A batch of examples with ``input_ids`` and ``labels``."""
+    return _batch(
+        [example["input_ids"] for example in examples],
+        {"labels": ([example["labels"] for example in examples], IGNORED)},
+        pad_token_id,
+    )
 
 
-def dpo_batch(pad_token_id: int) -> Callable[[Sequence[dict[str, Any]]], Batch]:
-    """Makes batches of pairs: first all chosen, then all rejected, as TRL's DPO wants them."""
-
-    def collate(examples: Sequence[dict[str, Any]]) -> Batch:
-        sides = [
-            (example["prompt_ids"], example[side])
-            for side in ("chosen_ids", "rejected_ids")
-            for example in examples
-        ]
-        masks = [[0] * len(prompt) + [1] * len(answer) for prompt, answer in sides]
-        rows = [prompt + answer for prompt, answer in sides]
-        return _batch(rows, {"completion_mask": (masks, 0)}, pad_token_id)
-
-    return collate
+def dpo_batch(pad_token_id: int, examples: Sequence[dict[str, Any]]) -> Batch:
+    """A batch of pairs: first all chosen, then all rejected, as TRL's DPO wants them."""
+    sides = [
+        (example["prompt_ids"], example[side])
+        for side in ("chosen_ids", "rejected_ids")
+        for example in examples
+    ]
+    masks = [[0] * len(prompt) + [1] * len(answer) for prompt, answer in sides]
+    rows = [prompt + answer for prompt, answer in sides]
+    return _batch(rows, {"completion_mask": (masks, 0)}, pad_token_id)
 
 
 def _batch(
@@ -243,11 +236,7 @@ def _merge(model: Any, order: Order) -> Any:
 
 
 def check_finite(model: Any) -> None:
-    """Refuse to save what is of no use.
-
-    Raises:
-        FloatingPointError: Some of the weights are no numbers.
-    """
+    """Refuse to save what is of no use."""
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     broken = [name for name, weight in trained if not weight.isfinite().all()]
     if broken:

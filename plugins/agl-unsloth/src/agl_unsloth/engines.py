@@ -43,7 +43,10 @@ async def choose_engine(wanted: str, python: str | None, *, lora: bool, four_bit
         )
     problem: str | None = None
     if wanted in ("auto", "unsloth"):
-        problem = "it is not installed" if not has["unsloth"] else await _try_unsloth(interpreter)
+        problem = "it is not installed"
+        if has["unsloth"]:
+            code, _, error = await _run(interpreter, "import unsloth")
+            problem = None if code == 0 else f"importing it failed: {error}"
         if problem is None:
             _check(has, "unsloth", where, four_bit=four_bit, peft=False)
             logger.info("training with unsloth (it is installed and can be imported)")
@@ -79,12 +82,6 @@ async def _libraries(interpreter: str) -> dict[str, bool]:
         raise ConfigError(f"python {interpreter!r} cannot be run: {error}")
     found: dict[str, bool] = json.loads(out.splitlines()[-1])
     return found
-
-
-async def _try_unsloth(interpreter: str) -> str | None:
-    """None when it works, else the reason."""
-    code, _, error = await _run(interpreter, "import unsloth")
-    return None if code == 0 else f"importing it failed: {error}"
 
 
 async def _run(interpreter: str, program: str) -> tuple[int, str, str]:

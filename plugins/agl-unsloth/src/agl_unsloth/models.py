@@ -137,11 +137,7 @@ def estimate(
 
 
 def check_memory(size: Size, options: TrainingOptions, machine: Machine, *, pairs: bool) -> None:
-    """Refuse a training that will hardly fit.
-
-    Raises:
-        ConfigError: With the parts of the estimate, and what makes them smaller.
-    """
+    """Refuse a training that will hardly fit."""
     parts = estimate(size, options, is_gpu=machine.is_gpu, pairs=pairs)
     needed = sum(parts.values())
     if needed <= machine.bytes:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from agl_learning.collect.results import Collected
     from agl_records.training_data import TrainingRow
 
+NOT_PAIRED = (
+    "no other rollout of its task answered this prompt otherwise, for another reward, and was free "
+    "to be paired"
+)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -69,8 +74,18 @@ def select_pairs(
         chance.shuffle(answers)
         pairs += preference_pairs(answers, pairing, min_gap)
     used = {(answer.row, answer.call) for pair in pairs for answer in pair}
+    ledger = collected.ledger
     for position, (number, row) in enumerate(rows):
-        _account(collected, position, number, row, used, too_long)
+        calls = range(len(row.call_ids))
+        kept = [call for call in calls if (position, call) in used]
+        if kept:
+            ledger.train(row.only(kept), number=number)
+        for call in calls:
+            if (position, call) in too_long:
+                why = "prompt and answer are longer than max_length"
+                ledger.exclude_row(row.only([call]), "over_length", why)
+            elif call not in kept:
+                ledger.exclude_row(row.only([call]), "not_paired", NOT_PAIRED)
     chance.shuffle(pairs)
     return [
         {
@@ -111,29 +126,3 @@ def _answers(position: int, row: "TrainingRow") -> list[Answer]:
             zip(row.call_ranges, row.credits, strict=True)
         )
     ]
-
-
-def _account(
-    collected: "Collected",
-    position: int,
-    number: int,
-    row: "TrainingRow",
-    used: set[tuple[int, int]],
-    too_long: set[tuple[int, int]],
-) -> None:
-    ledger = collected.ledger
-    kept = [call for call in range(len(row.call_ids)) if (position, call) in used]
-    if kept:
-        ledger.train(row.only(kept), number=number)
-    for call in range(len(row.call_ids)):
-        if call in kept:
-            continue
-        if (position, call) in too_long:
-            why = ("over_length", "prompt and answer are longer than max_length")
-        else:
-            why = (
-                "not_paired",
-                "no other rollout of its task answered this prompt otherwise, for another reward, "
-                "and was free to be paired",
-            )
-        ledger.exclude_row(row.only([call]), *why)

@@ -90,11 +90,7 @@ def choose_server(name: str) -> str:
 
 
 def check_port(server: Server) -> None:
-    """Refuse a port in use.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Refuse a port in use."""
     if not server.is_address and server.port:
         bind(HOST, server.port).close()
 

@@ -158,16 +158,10 @@ def known_keys() -> dict[str, Any]:
 
 
 def check(config: dict[str, Any]) -> Ours:
-    """Refuse what verl 0.9 does not know, and what would have no effect here.
+    """Refuse what verl 0.9 does not know, and what would have no effect here; our section.
 
     Args:
         config: As ``read`` has given it.
-
-    Returns:
-        Our section.
-
-    Raises:
-        ConfigError: With the key, and what to write.
     """
     if SECTION in config and "agl" in config:
         raise ConfigError(f"VERL config: 'agl' and {SECTION!r} are one section; give one of them")
@@ -206,13 +200,10 @@ def _is_nothing(value: Any) -> bool:
 
 
 def with_algorithm(config: dict[str, Any], algorithm: str | None) -> str:
-    """Set what an algorithm's name stands for, where the configuration does not say otherwise.
+    """Set what an algorithm stands for, where the configuration does not say; returns its name.
 
     Args:
         algorithm: None takes ``algorithm.adv_estimator`` as the name, or ``grpo``.
-
-    Returns:
-        The name.
 
     Raises:
         ConfigError: There is no such algorithm, or a name was given and the configuration says

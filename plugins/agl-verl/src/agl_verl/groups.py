@@ -6,6 +6,7 @@ until verl says what it did with them (``Settle``), or until the run ends.
 
 import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from agl.store.base import LightningStore
     from agl.types import Dataset
     from agl_learning.collect.collector import Collector
-    from agl_learning.collect.results import Collected, Ended
+    from agl_learning.collect.results import Collected
 
 logger = logging.getLogger("agl.verl")
 
@@ -37,9 +38,9 @@ class _Held:
 
     request: GroupRequest
     collected: "Collected"
-    rows: dict[str, TrainingRow]
+    rows: dict[str, TrainingRow] = field(default_factory=dict[str, TrainingRow])
     """By key."""
-    open: set[str]
+    open: set[str] = field(default_factory=set[str])
     """Keys of the rows of which nothing is known yet."""
 
 
@@ -97,9 +98,7 @@ class Groups:
         collected = await self._collect(request)
         if request.validate:
             return await self._validation(request, collected)
-        held = _Held(request, collected, {}, set())
-        rows = self._rows(held)
-        held.open = set(held.rows)
+        held, rows = self._rows(request, collected)
         failed = collected.num_failed
         if not rows:
             dropped = why_nothing(collected)
@@ -147,10 +146,7 @@ class Groups:
         """Account for everything that verl never trained, and for what was broken off."""
         for request in list(self._asked.values()):
             # An error would keep the rest out of the account.
-            collected = await self._ask(request, at_once=True)
-            held = _Held(request, collected, {}, set())
-            self._rows(held)
-            held.open = set(held.rows)
+            held, _ = self._rows(request, await self._ask(request, at_once=True))
             await self._close(held, "unused_group", "the run ended before its group did")
         self._asked.clear()
         for held in list(self._held.values()):
@@ -221,21 +217,18 @@ class Groups:
 
     async def _missing(self, request: GroupRequest) -> str:
         """What of a group has not ended, and who there is to do it."""
-        rollouts = [
-            rollout
+        count = Counter(
+            rollout.status
             for rollout in await self.store.query_rollouts()
             if (rollout.metadata or {}).get("uid") == request.uid
-        ]
-        count: dict[str, int] = {}
-        for rollout in rollouts:
-            count[rollout.status] = count.get(rollout.status, 0) + 1
+        )
         workers = list(await self.store.query_workers())
         busy = sum(worker.status == "busy" for worker in workers)
         states = ", ".join(f"{number} {status}" for status, number in sorted(count.items()))
         return f"{states or 'none was queued'}; {len(workers)} runners, {busy} of them busy"
 
-    def _rows(self, held: _Held) -> list[Row]:
-        collected, uid = held.collected, held.request.uid
+    def _rows(self, request: GroupRequest, collected: "Collected") -> tuple[_Held, list[Row]]:
+        held = _Held(request, collected)
         sessions = {id(one): number for number, one in enumerate(collected.ended)}
         made: list[Row] = []
         for one, numbered in usable_rows(collected):
@@ -245,11 +238,13 @@ class Groups:
                     kept = fit(part, self.policy.limits, collected.ledger)
                     if kept is None:
                         continue
-                    held.rows[row_key(uid, session, number)] = kept
+                    held.rows[row_key(request.uid, session, number)] = kept
+                    reward = (kept.reward or 0.0) if one.reward is None else one.reward
                     named = one.rewards if self.policy.dimensions else {}
-                    made.append(to_row(kept, session, number, _reward(one, kept), named))
+                    made.append(to_row(kept, session, number, reward, named))
                     number += 1
-        return made
+        held.open = set(held.rows)
+        return held, made
 
     async def _validation(self, request: GroupRequest, collected: "Collected") -> GroupAnswer:
         rows: list[Row] = []
@@ -284,12 +279,6 @@ class Groups:
             version=trained_in,  # a step of verl makes the version of its number
         )
         self.totals.add(collected)
-
-
-def _reward(one: "Ended", row: TrainingRow) -> float:
-    if one.reward is not None:
-        return one.reward
-    return row.reward or 0.0
 
 
 def _train(

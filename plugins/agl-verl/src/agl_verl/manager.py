@@ -160,11 +160,7 @@ class AglManager:
         return self._wait(self._ask(message), TELL_SECONDS)
 
     def check(self) -> None:
-        """Refuse to go on where nothing can come any more.
-
-        Raises:
-            AlgorithmError: With the reason.
-        """
+        """Refuse to go on where nothing can come any more."""
         if self.failure is not None:
             raise AlgorithmError(self.failure)
 

@@ -74,9 +74,6 @@ def check_temporary_folder(environment: Mapping[str, str]) -> None:
 
     Args:
         environment: Variables; ``nox`` for one sets ``TMPDIR`` to a folder in its environment.
-
-    Raises:
-        ConfigError: Ray's temporary folder is in the virtual environment.
     """
     root = environment.get("VIRTUAL_ENV")
     # Ray looks at the first that is set.
@@ -90,10 +87,7 @@ def check_temporary_folder(environment: Mapping[str, str]) -> None:
 
 
 def check_cluster(config: Any, found: Mapping[str, float]) -> None:
-    """Compare what the connected cluster has with what the run needs.
-
-    Args:
-        found: ``ray.cluster_resources()``.
+    """Compare what the cluster has (``ray.cluster_resources()``) with what the run needs.
 
     Raises:
         ConfigError: There are too few GPUs or CPUs.
@@ -138,27 +132,10 @@ def num_servers(config: Any) -> int:
     return gpus // per_server
 
 
-def check_tasks(config: Any, num_train: int) -> None:
-    """Refuse fewer tasks than a step takes.
-
-    Raises:
-        ConfigError: There are too few.
-    """
-    batch = int(config.data.train_batch_size)
-    if num_train < batch:
-        raise ConfigError(
-            f"VERL: {num_train} training tasks, and a step takes data.train_batch_size = {batch}. "
-            "Give more tasks, or a smaller train_batch_size"
-        )
-
-
 def check_micro_batches(config: Any) -> None:
     """Refuse micro-batches that do not divide a mini-batch: verl would fail after the rollouts.
 
     Only FSDP, whose ranks are GPUs over ``ulysses_sequence_parallel_size``, is looked at.
-
-    Raises:
-        ConfigError: Rows remain; the message has both sizes.
     """
     model, actor = config.actor_rollout_ref, config.actor_rollout_ref.actor
     if not str(actor.strategy).startswith("fsdp"):

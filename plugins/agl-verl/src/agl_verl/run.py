@@ -3,6 +3,8 @@
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +29,8 @@ from agl_verl.messages import (
     Update,
     Validated,
 )
-from agl_verl.metric_names import by_our_names
 from agl_verl.options import NAME
-from agl_verl.preflight import check_micro_batches, check_tasks, num_servers, prepare_ray
+from agl_verl.preflight import check_micro_batches, num_servers, prepare_ray
 from agl_verl.row_building import Limits
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ PATIENCE_SECONDS = 600.0
 """A step's groups wait for the same runners: only after so long is a silent one worth a line."""
 LONG_RESPONSE = 8192
 """Tokens of a row's response, where ``trajectory_max_response_length`` does not say."""
+PARTS = {"agl/": "", "val-agl/": "val/"}
+"""Beginning of a name by which verl's log tells agl's metrics from its own -> what stands for it in
+``metrics.jsonl``, and for hooks and trackers."""
+NAMES = {"actor/grad_norm": "grad_norm", "actor/entropy": "entropy"}
+"""Name of a metric in verl -> that which it has there for every algorithm; in the same unit, and
+over the same tokens. What only verl measures keeps verl's name."""
 
 
 def verl_config(
@@ -77,7 +84,11 @@ def verl_config(
             config.trainer.val_before_train = False
         if str(config.trainer.default_local_dir).startswith("checkpoints/"):
             config.trainer.default_local_dir = str(folder / "checkpoints")
-    check_tasks(config, len(train))
+    if len(train) < (batch := int(config.data.train_batch_size)):
+        raise ConfigError(
+            f"VERL: {len(train)} training tasks, and a step takes data.train_batch_size = {batch}. "
+            "Give more tasks, or a smaller train_batch_size"
+        )
     check_micro_batches(config)
     num_servers(config)  # refuses half a server
     prepare_ray(config)
@@ -92,43 +103,30 @@ def verl_config(
     return config
 
 
+@dataclass(eq=False, repr=False)
 class Run:
-    """From the first question of verl to the last line of the summary.
+    """From the first question of verl to the last line of the summary."""
 
-    Args:
-        algorithm: Whose run this is: store, adapter, hooks and budget are its.
-        options: Of it.
-        gateway: What agents call.
-        config: verl's whole configuration.
-        folder: For metrics and summary.
-        train: Tasks.
-        val: Tasks, or None.
-    """
+    algorithm: "Algorithm"
+    """Whose run this is: store, adapter, hooks and budget are its."""
+    options: "Options"
+    gateway: "Gateway"
+    config: Any
+    """verl's whole configuration."""
+    folder: Path
+    """For metrics and summary."""
+    train: Dataset[Any]
+    val: Dataset[Any] | None
 
-    def __init__(
-        self,
-        algorithm: "Algorithm",
-        options: "Options",
-        gateway: "Gateway",
-        config: Any,
-        folder: Path,
-        train: Dataset[Any],
-        val: Dataset[Any] | None,
-    ) -> None:
-        self._algorithm, self._options = algorithm, options
-        self._gateway, self._config = gateway, config
+    def __post_init__(self) -> None:
         self._serving = contextlib.AsyncExitStack()
         """Ends what the gateway serves for verl."""
-        self._folder = folder
-        self._train = train
-        self._val: Dataset[Any] = val if val is not None else []
         self._groups: Groups | None = None
         self._start = time.perf_counter()
-        self._last_step = 0
-        self._saved_step = 0
+        self._last_step = self._saved_step = 0
         self._is_asked_to_stop = self._stops = False
         self._generation: Generation | None = None
-        self._report = Report(algorithm, NAME, folder, 0, 0, show_progress=False)
+        self._report = Report(self.algorithm, NAME, self.folder, 0, 0, show_progress=False)
 
     async def answer(self, message: Message) -> Answer:
         """Answer a question of verl."""
@@ -139,13 +137,13 @@ class Run:
         if groups is None:
             raise AlgorithmError("verl asked for rollouts before it served the model")
         if isinstance(message, GroupRequest):
-            if self._algorithm.is_budget_spent():
+            if self.algorithm.is_budget_spent():
                 raise AlgorithmError("the budget of the run is spent")
             return await groups.run(message)
         if isinstance(message, Update):
             rows = [one.copy() for one in groups.weighed(message.advantages)]
             if rows:
-                await self._algorithm.tell("on_update_start", step=message.step, rows=rows)
+                await self.algorithm.tell("on_update_start", step=message.step, rows=rows)
             return Settled({})
         if isinstance(message, Settle):
             metrics = await groups.settle(message)
@@ -168,7 +166,7 @@ class Run:
         """Why verl ended before its last step, or failed; None where nothing stopped it."""
         where = f"after step {self._last_step}; its newest checkpoint is of step"
         where = f"{where} {self._latest_checkpoint()}"
-        if failed and self._algorithm.is_budget_spent():
+        if failed and self.algorithm.is_budget_spent():
             return f"the budget of the run is spent, {where}"
         return f"as it was asked to, {where}" if self._stops and not failed else None
 
@@ -181,21 +179,21 @@ class Run:
         finally:
             await self._serving.aclose()
         summary: dict[str, Any] = {
-            "algorithm": self._options.algorithm,
+            "algorithm": self.options.algorithm,
             "steps": self._last_step,
             "seconds": time.perf_counter() - self._start,
             **self._rewards(),
             **(self._groups.totals.summary() if self._groups is not None else {}),
-            "checkpoints": str(self._config.trainer.default_local_dir),
-            "run_dir": str(self._folder),
+            "checkpoints": str(self.config.trainer.default_local_dir),
+            "run_dir": str(self.folder),
         }
         self._report.summary(summary)
         return summary
 
     async def _open(self, backend: Backend) -> Groups:
         """Put the gateway before the model, publish it, and be ready for groups."""
-        options, rollout = self._options, self._config.actor_rollout_ref.rollout
-        store = self._algorithm.get_store()
+        options, rollout = self.options, self.config.actor_rollout_ref.rollout
+        store = self.algorithm.get_store()
         # verl takes the policy at these settings, whatever the agent asks for.
         forced = {"train": _sampling(rollout), "val": _sampling(rollout.val_kwargs)}
         entry: ModelConfig = {
@@ -209,7 +207,7 @@ class Run:
             # Seeds cost vLLM time, so they are sent where verl is told to be deterministic.
             "send_seed": bool(rollout.get("full_determinism", False)),
         }
-        gateway = self._gateway
+        gateway = self.gateway
         await self._serving.aclose()  # there is something where verl began once more
         await self._serving.enter_async_context(model_served(gateway, entry, store))
         resources = {
@@ -219,7 +217,7 @@ class Run:
         collector = Collector(
             store,
             gateway,
-            self._algorithm.get_adapter(),
+            self.algorithm.get_adapter(),
             options.rollout_config,
             PATIENCE_SECONDS,
             failures=options.failures,
@@ -233,8 +231,8 @@ class Run:
             since=self._since(backend.step),
             totals=await Totals.counting(store, generation.run),
             collector=collector,
-            train=self._train,
-            val=self._val,
+            train=self.train,
+            val=[] if self.val is None else self.val,
             resources=resources,
             policy=self._policy(),
         )
@@ -242,11 +240,11 @@ class Run:
     async def _begin(self, step: int) -> Generation:
         """Count this start; what earlier ones in the folder did after the checkpoint is lost."""
         generation = self._generation = begin_generation(
-            self._folder, self._algorithm, algorithm=NAME
+            self.folder, self.algorithm, algorithm=NAME
         )
         # Where verl begins anew nothing stays, not even a validation at step 0.
         last = (step or -1) if self._is_own() else -1
-        store = self._algorithm.get_store()
+        store = self.algorithm.get_store()
         await mark_lost(store, generation.run, lambda part: (part.step or 0) > last)
         self._report.go_back(last, True)
         self._last_step = step
@@ -255,14 +253,14 @@ class Run:
 
     def _since(self, step: int) -> tuple[int, int] | None:
         """The step of the checkpoint, and which start trained it."""
-        for line in RunMetrics.read(self._folder).lines:
+        for line in RunMetrics.read(self.folder).lines:
             if line["step"] == step and "calls/total" in line:
                 return step, int(line["generation"])
         return None
 
     def _is_own(self) -> bool:
         """Whether the checkpoint that verl takes is of the run in this folder."""
-        trainer = self._config.trainer
+        trainer = self.config.trainer
         return trainer.resume_mode != "resume_path" or (
             Path(trainer.resume_from_path).resolve().parent
             == Path(trainer.default_local_dir).resolve()
@@ -270,7 +268,7 @@ class Run:
 
     def _rewards(self) -> dict[str, list[Any]]:
         """Of the steps and of the validations, of earlier starts too."""
-        lines = RunMetrics.read(self._folder if self._generation else None).lines
+        lines = RunMetrics.read(self.folder if self._generation else None).lines
         return {
             "rewards": [line.get("reward/mean") for line in lines if "calls/total" in line],
             "val_rewards": [
@@ -281,7 +279,7 @@ class Run:
         }
 
     def _policy(self) -> Policy:
-        options, data = self._options, self._config.data
+        options, data = self.options, self.config.data
         ours = check(read(options.config))
         answer = int(data.max_response_length)
         longest = max(answer, LONG_RESPONSE) if ours.level == "trajectory" else answer
@@ -292,21 +290,21 @@ class Run:
                 response=ours.trajectory_max_response_length or longest,
             ),
             timeout_seconds=options.group_timeout_seconds,
-            estimator=str(self._config.algorithm.adv_estimator).removeprefix("agl_"),
-            dimensions=_compares_dimensions(self._config.algorithm),
-            waits=self._config.trainer.v1.trainer_mode == "sync",
+            estimator=str(self.config.algorithm.adv_estimator).removeprefix("agl_"),
+            dimensions=_compares_dimensions(self.config.algorithm),
+            waits=self.config.trainer.v1.trainer_mode == "sync",
         )
 
     async def _publish(self, model: str, temperature: float) -> str:
         sampling = {
             "temperature": temperature,
-            "max_tokens": int(self._config.data.max_response_length),
+            "max_tokens": int(self.config.data.max_response_length),
         }
-        llm = self._gateway.as_resource(model=model, sampling_parameters=sampling)
-        algorithm = self._algorithm
+        llm = self.gateway.as_resource(model=model, sampling_parameters=sampling)
+        algorithm = self.algorithm
         resources = {
             **(algorithm.get_initial_resources() or {}),
-            self._options.resource_name: llm,
+            self.options.resource_name: llm,
         }
         return (await algorithm.publish_resources(resources)).resources_id
 
@@ -334,7 +332,7 @@ class Run:
 
     def _latest_checkpoint(self) -> int:
         """The step of the checkpoint that verl wrote last, 0 where there is none here."""
-        path = Path(self._config.trainer.default_local_dir) / "latest_checkpointed_iteration.txt"
+        path = Path(self.config.trainer.default_local_dir) / "latest_checkpointed_iteration.txt"
         try:
             return int(path.read_text("utf-8"))
         except (OSError, ValueError):
@@ -345,8 +343,20 @@ class Run:
         step = self._latest_checkpoint()
         if step != self._saved_step:
             self._saved_step = step
-            path = Path(self._config.trainer.default_local_dir) / f"global_step_{step}"
-            await self._algorithm.tell("on_checkpoint_saved", step=step, path=path)
+            path = Path(self.config.trainer.default_local_dir) / f"global_step_{step}"
+            await self.algorithm.tell("on_checkpoint_saved", step=step, path=path)
+
+
+def by_our_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics of verl's log by the names that they have elsewhere."""
+
+    def ours(name: str) -> str:
+        for part, instead in PARTS.items():
+            if name.startswith(part):
+                return instead + name.removeprefix(part)
+        return NAMES.get(name, name)
+
+    return {ours(name): value for name, value in metrics.items()}
 
 
 def _shown(reward: float | None) -> str:

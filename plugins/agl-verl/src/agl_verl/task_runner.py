@@ -15,10 +15,7 @@ class AglTaskRunner:
     """The Ray actor that ``run_ppo`` starts; ``run`` returns when training has ended."""
 
     def run(self, config: Any, link: Any, options: ProcessOptions) -> None:
-        """Train to the end.
-
-        Args:
-            link: Handle of the ``Link`` to the algorithm.
+        """Train to the end; ``link`` is the handle of the ``Link`` to the algorithm.
 
         Raises:
             AlgorithmError: Nothing to train on came any more.

@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agl.errors import AlgorithmError, ConfigError
+from agl_verl.rows import RowNotes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,11 +138,7 @@ def loss_mean(config: Any) -> str:
 
 
 def check(config: Any) -> None:
-    """Refuse what would be ignored, or done by rows.
-
-    Raises:
-        ConfigError: With the option, its value and what to do.
-    """
+    """Refuse what would be ignored, or done by rows."""
     from agl_learning.advantages.estimators import ESTIMATORS
     from agl_verl.algorithms import REFUSED
 
@@ -257,23 +254,73 @@ class RolloutAdvantages:
 
             from agl_verl.losses import FIELD, loss_weights
 
-            weights_BL = loss_weights(context.rollouts, mean, self._loss_constant())
+            given = self.config.actor_rollout_ref.actor.get("loss_scale_factor", None)
+            constant = float(given or self.config.data.max_response_length)
+            weights_BL = loss_weights(context.rollouts, mean, constant)
             fields = TensorDict(
                 {FIELD: response_to_nested(weights_BL, nested_mask)}, batch_size=len(batch)
             )
             batch = tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
         return batch
 
-    def _loss_constant(self) -> float:
-        given = self.config.actor_rollout_ref.actor.get("loss_scale_factor", None)
-        return float(given or self.config.data.max_response_length)
+
+def trajectories(
+    keys: Sequence[str],
+    padding: Sequence[bool],
+    mask_BL: "Tensor",
+    notes: Sequence[str] | None = None,
+) -> "Trajectories":
+    """Sort the rows of a batch into rollouts.
+
+    Args:
+        keys: Per row ``{uid}_{session}_{index}``.
+        padding: Per row, whether verl added it to fill up the batch.
+        mask_BL: 1 on sampled tokens.
+        notes: Per row the field ``agl_row``.
+
+    Raises:
+        AlgorithmError: A key is not of this form, a row is there twice, no row is a rollout's, or
+            a note does not fit its row.
+    """
+    from agl_learning.advantages.trajectories import Call, lay_out
+
+    members: dict[tuple[str, str], dict[int, int]] = {}
+    for number, (key, is_padding) in enumerate(zip(keys, padding, strict=True)):
+        if not is_padding:
+            task, session, index = _parts(key)
+            rows = members.setdefault((task, session), {})
+            if index in rows:
+                raise AlgorithmError(f"row {key!r} is in the batch twice: {rows[index]}, {number}")
+            rows[index] = number
+    if not members:
+        raise AlgorithmError(f"the batch has {len(keys)} rows, and all of them are padding")
+    rows = [[found[index] for index in sorted(found)] for found in members.values()]
+    read = None if notes is None else [RowNotes.model_validate_json(note) for note in notes]
+    has_calls = read is not None and any(read[row].calls for numbers in rows for row in numbers)
+    return lay_out(
+        rows,
+        mask_BL,
+        names=[f"{task}_{session}" for task, session in members],
+        tasks=[task for task, _ in members],
+        calls=[[Call(one.start, one.end, one.credit) for one in note.calls] for note in read]
+        if read is not None and has_calls
+        else None,
+        rewards=[read[numbers[-1]].rewards for numbers in rows] if read else None,
+    )
+
+
+def _parts(key: str) -> tuple[str, str, int]:
+    task, session, index = [*key.rsplit("_", 2), "", ""][:3]
+    if not (task and session and index.isdigit()):
+        raise AlgorithmError(
+            f"row {key!r}: cannot tell its rollout; expected a key '{{uid}}_{{session}}_{{index}}'"
+        )
+    return task, session, int(index)
 
 
 def read_context(keys: Sequence[str], padding: Sequence[bool], data: Any) -> RowContext:
     """The context of a batch as TransferQueue has it: fields nested, those that exist."""
     from verl.workers.utils.padding import response_from_nested
-
-    from agl_verl.trajectories import trajectories
 
     nested_mask = data["response_mask"]
     if "sum_pi_squared" in data:

@@ -18,7 +18,7 @@ from agl_learning.advantages.estimators import ESTIMATORS  # noqa: E402
 from agl_learning.advantages.trajectories import Trajectories  # noqa: E402
 from agl_records.types import Credit, StepCredit  # noqa: E402
 from agl_verl.rows import CallNote, RowNotes  # noqa: E402
-from agl_verl.trajectories import trajectories  # noqa: E402
+from agl_verl.trainer_mixin import trajectories  # noqa: E402
 
 TOLERANCE = 1e-5
 REWARDS = st.sampled_from([0.0, 0.25, 0.5, 1.0, -1.0])

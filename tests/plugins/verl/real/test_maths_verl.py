@@ -39,8 +39,8 @@ from agl_verl.trainer_mixin import (  # noqa: E402
     estimate,
     register_estimators,
     row_context,
+    trajectories,
 )
-from agl_verl.trajectories import trajectories  # noqa: E402
 
 
 def nested(rows: list[Any], dtype: Any = torch.float32) -> Any:
