@@ -13,7 +13,7 @@ import pytest
 from agl.cli import main
 from agl.utils.logs import stderr_console
 
-from . import cpu_budget, distributions, run_agents, run_project
+from . import cpu_budget, distributions, fork_server, run_agents, run_project
 
 # torch's threads wait for each other by spinning: on a busy machine one test took 36 CPU seconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,6 +32,7 @@ with contextlib.suppress(ImportError):  # not every session has it
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    fork_server.folder()  # so that all workers share what it starts
     for plugin in (cpu_budget, distributions, run_agents, run_project):
         config.pluginmanager.register(plugin)
 

@@ -39,6 +39,8 @@ OTHERS = (
 
 FOLDER = "AGL_TEST_FORKS"
 """Variable with the folder of the servers' sockets; who makes it ends them as it ends."""
+_servers: list["subprocess.Popen[bytes]"] = []
+"""Those that this process has started: one that is dropped fails the test that runs then."""
 cpu_seconds = 0.0
 """Of all scripts that ended, each with what it waited for."""
 
@@ -142,10 +144,10 @@ def _connected(*options: str) -> socket.socket:
                 jobs.bind(str(place))
                 jobs.listen(100)
                 command = [sys.executable, *options, __file__, "--serve", str(jobs.fileno())]
-                subprocess.Popen(
+                _servers.append(subprocess.Popen(
                     command, pass_fds=[jobs.fileno()], start_new_session=True, cwd="/",
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                )  # fmt: skip
+                ))  # fmt: skip
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(str(place))
     return server

@@ -366,7 +366,8 @@ class Sampler:
             request.on_token(token_id, logprob)
         ended = token_id in self.end_token_ids
         full = len(completion.token_ids) >= request.max_tokens
-        if ended or full or _may_stop(completion.token_ids, request.stop, self.decode):
+        stops = bool(request.stop) and _may_stop(completion.token_ids, request.stop, self.decode)
+        if ended or full or stops:
             completion.text = self.decode(completion.token_ids)
             completion.text, completion.stop_reason = _first_stop(completion.text, request.stop)
             ended |= completion.stop_reason is not None
@@ -391,11 +392,8 @@ def _may_stop(
     token_ids: Sequence[int], stop: Sequence[str], decode: Callable[[Sequence[int]], str]
 ) -> bool:
     """Whether the newest token may complete one of the stop texts; decodes the end alone."""
-    if not stop:
-        return False
     # What is cut off from its beginning reads otherwise for a character or two.
-    needed = max(map(len, stop)) + 8
-    number = needed + 1
+    number = (needed := max(map(len, stop)) + 8) + 1
     while number < len(token_ids) and len(decode(token_ids[-number:-1])) < needed:
         number *= 2
     end = decode(token_ids[-number:])
