@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,8 +26,10 @@ events_logger = "none"
 
 
 @contextmanager
-def podman(folder):
-    """Has podman keep everything in this folder, and takes it away again."""
+def podman():
+    """Has podman keep everything in a folder, and takes it away again."""
+    # Where its path is long, as with nox's TMPDIR, podman does not see that a container has ended.
+    folder = Path(tempfile.mkdtemp(prefix="agl-podman-", dir="/tmp"))
     (folder / "containers.conf").write_text(CONTAINERS)
     places = f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
     (folder / "storage.conf").write_text(places)
@@ -34,6 +38,7 @@ def podman(folder):
         patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
         yield
         subprocess.run(["podman", "system", "reset", "--force"], check=True, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_image(path, *added):

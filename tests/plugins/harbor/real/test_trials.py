@@ -23,7 +23,7 @@ VERIFIER = (
 def image(tmp_path_factory):
     folder = tmp_path_factory.mktemp("podman")
     containers.write_image(folder / "root.tar")
-    with containers.podman(folder), pytest.MonkeyPatch.context() as patch:
+    with containers.podman(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks a server otherwise
         patch.syspath_prepend(str(Path(__file__).parent))
         yield folder / "root.tar"

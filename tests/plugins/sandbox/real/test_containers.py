@@ -27,7 +27,7 @@ def python(tmp_path_factory):
     (package / "boxed.py").write_text((HERE / "boxed.py").read_text())
     packages = os.environ["AGL_IMAGE_PACKAGES"]
     python = containers.write_image_of_python(folder / "root.tar", packages, folder / "tests")
-    with containers.podman(folder):
+    with containers.podman():
         subprocess.run(["podman", "import", "-q", folder / "root.tar", IMAGE], check=True)
         yield python
 
