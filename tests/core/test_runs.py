@@ -206,6 +206,7 @@ class Steps(Base):
         ("algorithm.base_url", "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", True),
         ("gateway.port", 8000, 8001, True),
         ("gateway.run_budget.calls", 7, 100, True),
+        ("environment.budget", 5.0, 9.0, True),
         ("gateway.attempt_budget.calls", 7, 100, False),
     ],
 )

@@ -52,7 +52,8 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         """The verifier's rewards by name, ``reward`` first.
 
         Raises:
-            SandboxedAgentError: The trial gave none; by what failed: sandbox, agent, verifier.
+            SandboxedAgentError: The trial gave none; by what failed: sandbox, agent, verifier. Or
+                the budget is spent.
         """
         from harbor.trial.trial import Trial  # pyright: ignore[reportMissingImports]
 
@@ -67,7 +68,7 @@ class HarborAgent(LitAgent[dict[str, Any]]):
             finally:
                 seconds = time.monotonic() - began
                 cost = self._limits.spend(run, seconds)
-            emit_annotation({"harbor.sandbox.seconds": seconds, "harbor.sandbox.cost": cost})
+                emit_annotation({"harbor.sandbox.seconds": seconds, "harbor.sandbox.cost": cost})
         return _rewards_of(result)
 
     def _config(

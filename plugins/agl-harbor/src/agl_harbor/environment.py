@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 
 from agl.errors import ConfigError
 from agl.types import LLM
@@ -23,7 +23,7 @@ def harbor(
     agent: str | Mapping[str, Any] = "terminus-2",
     sandbox: str | Mapping[str, Any] = "docker",
     starts_per_minute: Annotated[float, Gt(0)] | None = None,
-    price_per_hour: float = 0.0,
+    price_per_hour: Annotated[float, Ge(0)] = 0.0,
     budget: Annotated[float, Gt(0)] | None = None,
     logs: str | None = None,
 ) -> Environment:
@@ -40,8 +40,10 @@ def harbor(
             ``daytona``, ``e2b``, ``modal``, ...), ``module:Class``, or ``type`` and its options.
         starts_per_minute: Most sandboxes that are made in a minute on this machine.
         price_per_hour: Of one sandbox; each rollout has its cost as ``harbor.sandbox.cost``.
-        budget: What all sandboxes of a run may cost on this machine; then no more are made.
-        logs: A folder that keeps what Harbor writes of each trial.
+        budget: What all sandboxes of a run may cost on this machine; then no more are made, and
+            rollouts fail as by infrastructure. Needs ``price_per_hour``.
+        logs: A folder that keeps what Harbor writes of each trial, its options among it: give keys
+            by the environment.
 
     Raises:
         ConfigError: There is no such agent, sandbox or data set; a sandbox lacks its key; or
@@ -94,7 +96,7 @@ def _named(
             f"environment 'harbor': Harbor has no {what} {name!r}.{did_you_mean(name, known)}"
         )
     direct = {key: options.pop(key) for key in list(options) if key in fields}
-    return {"kwargs": options, **direct, field: name}
+    return {**direct, "kwargs": {**options, **direct.get("kwargs", {})}, field: name}
 
 
 def _tasks(source: str) -> list[dict[str, Any]]:
@@ -110,4 +112,9 @@ def _tasks(source: str) -> list[dict[str, Any]]:
             f"environment 'harbor': {source!r} is no folder, and Harbor does not find such a data "
             f"set: {error}"
         ) from error
+    if not found:
+        raise ConfigError(
+            f"environment 'harbor': {source!r} has no task. Expected a folder with one folder for "
+            "each task, which has task.toml, instruction.md, environment/ and tests/"
+        )
     return [one.model_dump(mode="json", exclude_defaults=True) for one in found]
