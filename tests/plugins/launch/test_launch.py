@@ -111,10 +111,53 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
         ("expected TYPE:NUMBER", ["--skypilot", "agl.yaml", "--gpus", "1"]),
         ("--gpus 'many': expected", ["--k8s", "agl.yaml", "--gpus", "many"]),
         ("too short for --grace", ["--slurm", "agl.yaml", "--hours", "0.1"]),
+        ("too short for --grace", ["--slurm", "agl.yaml", "--hours", "nan"]),
+        ("is not in the range", ["--slurm", "agl.yaml", "--hours", "inf"]),
+        ("expected a number, or TYPE", ["--slurm", "agl.yaml", "--gpus", "a b:1"]),
+        (
+            "algorithm: a secret would",
+            ["--slurm", "agl.yaml", "algorithm={type: baseline, api_key: abc}"],
+        ),
+        ("run_dir: it is /runs/NAME", ["--k8s", "agl.yaml", "run_dir=here"]),
+        ("has a line break", ["--k8s", "agl.yaml", "hooks=[]\n\n"]),
+        ("is there, and agl launch has not written", ["--k8s", "agl.yaml", "-o", "agl.yaml"]),
+        ("cannot be written", ["--k8s", "agl.yaml", "-o", "nowhere/run.yaml"]),
     ],
 )
 def test_what_cannot_be_launched_is_refused(agl, file, words, arguments):
     refuses(agl, words, "launch", *arguments)
+
+
+def test_file_that_it_has_written_is_written_anew(agl, file):
+    for machines in ("1", "2"):
+        succeeds(agl, "launch", "--slurm", "agl.yaml", "--machines", machines, "-o", "run.sh")
+    assert "--nodes=2\n" in Path("run.sh").read_text()
+
+
+def test_run_dir_of_the_script_is_what_was_said_and_no_command(agl, file, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "a-secret-text")
+    said = 'run_dir=/x/${MY_KEY}/$(touch pwned)"; touch pwned; "'
+    succeeds(agl, "launch", "--slurm", "agl.yaml", said, "-o", "run.sh")
+    text = Path("run.sh").read_text()
+    assert "a-secret-text" not in text
+    (line,) = re.findall("^  (agl run .*) --resume &$", text, re.M)
+    found = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True)
+    assert found.stdout.splitlines()[-1] == said
+    assert not Path("pwned").exists()
+
+
+def test_odd_names_are_values_of_yaml(agl, file):
+    folder = file.parent / "2 a: b#c"
+    folder.mkdir()
+    for path in file.parent.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    text = succeeds(agl, "launch", "--skypilot", f"{folder}/agl.yaml").out
+    task = yaml.safe_load(text)
+    assert (task["workdir"], task["name"]) == (str(folder), "agl-2-a-b-c")
+    jobs = yaml.safe_load_all(succeeds(agl, "launch", "--k8s", "agl.yaml", "--image", "a: b#c").out)
+    pods = [one["spec"]["template"]["spec"] for one in jobs if one["kind"] == "Job"]
+    assert [one["containers"][0]["image"] for one in pods] == ["a: b#c"] * 2
 
 
 class Shells:

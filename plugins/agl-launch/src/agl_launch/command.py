@@ -42,7 +42,7 @@ import click
 )
 @click.option(
     "--hours",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 10_000, min_open=True),
     default=4.0,
     show_default=True,
     help="Time limit of a Slurm job, after which it queues again.",
@@ -70,7 +70,7 @@ def command(
     that the cluster starts again goes on with its run.
     """
     from agl.cli.shared import note
-    from agl_launch.render import render
+    from agl_launch.render import render, write
 
     if system is None:
         raise click.UsageError("say for what: --slurm, --k8s or --skypilot")
@@ -78,5 +78,5 @@ def command(
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        write(text, output)
         note(f"wrote {output}; its first lines say how to start it")

@@ -1,5 +1,6 @@
 """The files that clusters read: templates beside this module, and what is filled in."""
 
+import json
 import re
 import shlex
 import string
@@ -9,6 +10,7 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl_runs.config.file import ConfigFile, load_config
+from agl_runs.config.overrides import parse_yaml
 from agl_runs.secrets import redact
 
 TEMPLATES = {
@@ -19,6 +21,9 @@ TEMPLATES = {
 }
 SET_BY_THE_LAUNCHER = ("role", "server_host", "server_port", "token")
 """Options of strategy ``cs``, which go before the environment that a launched process has."""
+OWN_RUN_DIR = 'run_dir="agl-runs/slurm-$SLURM_JOB_ID"'
+WRITTEN_BY_US = "written by agl launch"
+"""In the first lines of each template."""
 
 
 class _Template(string.Template):
@@ -43,18 +48,23 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     file = load_config(path, overrides)
     kind = _check_strategy(file, system)
     for override in overrides:
-        key, _, value = override.partition("=")
+        key, _, text = override.partition("=")
+        value = parse_yaml(text, key)
         if redact(value, key.rpartition(".")[2]) != value:
             raise ConfigError(
                 f"agl launch: {key}: a secret would stand in the file. Give '{key}=${{NAME}}', in "
                 "single quotes, and set the variable NAME where the run runs"
             )
+        if system != "slurm" and key == "run_dir":
+            raise ConfigError(
+                f"agl launch: run_dir: it is /runs/NAME of a volume under {system}. Leave it out"
+            )
     gpu_type, _, gpus = options["gpus"].rpartition(":")
-    if not gpus.isdigit() or (system == "skypilot" and gpus != "0" and not gpu_type):
+    well_formed = re.fullmatch(r"([\w.-]+:)?[0-9]+", options["gpus"], re.ASCII)
+    if not well_formed or (system == "skypilot" and gpus != "0" and not gpu_type):
         expected = "TYPE:NUMBER, as H100:1" if system == "skypilot" else "a number, or TYPE:NUMBER"
         raise ConfigError(f"agl launch: --gpus {options['gpus']!r}: expected {expected}")
-    minutes = round(options["hours"] * 60)
-    if system == "slurm" and minutes * 60 <= options["grace"] + 60:
+    if system == "slurm" and not options["hours"] * 3600 > options["grace"] + 60:  # nor NaN
         raise ConfigError(
             f"agl launch: --hours {options['hours']:g} is too short for --grace "
             f"{options['grace']}: Slurm may send the signal a minute early, so the job would do "
@@ -69,17 +79,23 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
             "that the run has ended. Leave it out, or give postgresql://..., which the run serves"
         )
     name = re.sub(r"[^a-z0-9]+", "-", (options["name"] or path.resolve().parent.name).lower())
+    name = re.sub(r"^-*(?=[0-9]|$)", "agl-", name).strip("-")[:40].strip("-")
     said = re.findall(r"(?<!\$)\$\{(\w+)\}", f"{file.values}")
     variables = sorted({"AGL_SERVER_TOKEN", *said})
     config = path if system == "slurm" else Path(path.name)
+    run_dir = file.values.get("run_dir")
+    # A text of JSON is one of YAML; a command in a block of YAML must be one line.
+    options = {**options, "image": json.dumps(options["image"])}
+    if any("\n" in one for one in overrides):
+        raise ConfigError("agl launch: an override has a line break, which the file cannot hold")
     template = Path(__file__).parent / "templates" / TEMPLATES["ray" if kind == "ray" else system]
     return _Template(template.read_text(encoding="utf-8")).substitute(
         options,
-        name=name.strip("-")[:40].strip("-") or "agl",
-        folder=path.parent,
+        folder=json.dumps(str(path.parent)),
+        name=name,
         run=shlex.join(["agl", "run", str(config), *overrides]),
-        run_dir=file.config.run_dir or "agl-runs/slurm-$SLURM_JOB_ID",
-        minutes=minutes,
+        run_dir=shlex.quote(f"run_dir={run_dir}") if run_dir else OWN_RUN_DIR,
+        minutes=round(options["hours"] * 60) if system == "slurm" else 0,
         half=options["grace"] // 2,
         quarter=options["grace"] // 4,
         gpus=gpus,
@@ -113,3 +129,20 @@ def _check_strategy(file: ConfigFile, system: str) -> str:
             "launched file, by a variable AGL_*. Leave it out"
         )
     return kind
+
+
+def write(text: str, output: Path) -> None:
+    """Write the text in the place of nothing, or of what was written so before.
+
+    Raises:
+        ConfigError: Another file is there, or the folder cannot be written.
+    """
+    try:
+        if output.exists() and WRITTEN_BY_US not in output.read_text("utf-8", "replace"):
+            raise ConfigError(
+                f"agl launch: -o {str(output)!r} is there, and agl launch has not written it. "
+                "Name another file"
+            )
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"agl launch: -o {str(output)!r} cannot be written: {error}") from None

@@ -19,7 +19,7 @@ export AGL_SERVER_TOKEN=${AGL_SERVER_TOKEN:-$(python3 -c "import secrets; print(
 export AGL_SERVER_PORT=$((20000 + SLURM_JOB_ID %% 20000)) AGL_MANAGED_STORE=%{managed}
 
 AGL_CURRENT_ROLE=algorithm AGL_SERVER_HOST=0.0.0.0 \
-  %{run} run_dir="%{run_dir}" --resume &
+  %{run} %{run_dir} --resume &
 algorithm=$!
 AGL_CURRENT_ROLE=runner AGL_SERVER_HOST=$(hostname) \
   srun --overlap --ntasks-per-node=1 --cpus-per-task=%{cpus} %{run} &
