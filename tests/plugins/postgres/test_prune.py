@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.interpreter import AGL, python
+from tests.run_project import refuses
 
 import agl_runs.pruning
 from agl.store.base import AttemptEnd
@@ -105,3 +107,48 @@ async def test_the_command_says_how_much_and_asks(place):
     assert "Delete them?" in await prune("--keep", "0h")  # and nobody says yes
     assert f"deleted: {counts}" in await prune("--keep", "0h", "--yes")
     assert "expected a number and h, d or w" in await prune("--keep", "30")
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("'stuff' is a folder, and not that of a PostgreSQL", ["copy", "stuff", "new.db"]),
+        ("'stuff' is a folder, and not that of a PostgreSQL", ["copy", "a.db", "stuff"]),
+        ("'stuff' is a folder, and not that", ["prune", "stuff", "--keep", "1d", "--yes"]),
+        ("is a server; agl store copy reads", ["copy", "http://127.0.0.1:1", "new.db"]),
+        ("is a server; agl store copy reads", ["copy", "a.db", "http://127.0.0.1:1"]),
+        ("--path is of agl store itself", ["--path", "a.db", "copy", "a.db", "new.db"]),
+        ("expected a number and h, d or w", ["prune", "a.db", "--keep", "1\u0663d"]),
+        ("expected a number and h, d or w", ["prune", "a.db", "--keep", "9" * 30 + "d"]),
+    ],
+)
+def test_what_is_no_store_is_refused_and_left_as_it_is(agl, here, words, arguments):
+    (here / "stuff").mkdir()
+    (here / "stuff" / "notes.txt").write_text("mine")
+    asyncio.run(SqliteLightningStore("a.db").close())
+    refuses(agl, words, "store", *arguments)
+    assert [one.name for one in (here / "stuff").iterdir()] == ["notes.txt"]
+    assert not (here / "new.db").exists()
+
+
+def test_run_that_is_resumed_while_one_is_asked_keeps_its_rollouts(agl, url, monkeypatch):
+    async def with_store(use):
+        store = PostgresLightningStore(url)
+        await use(store)
+        await store.close()
+
+    async def stop(store):
+        await begun(store, "paused")
+        await end_run(store, "paused", 1, "stopped")
+        await ended(store, 2, "paused")
+
+    def resume(*args, **options):
+        go_on = with_store(lambda store: begun(store, "paused", host="elsewhere", pid=1))
+        with ThreadPoolExecutor() as pool:
+            pool.submit(asyncio.run, go_on).result()
+
+    asyncio.run(with_store(stop))
+    monkeypatch.setattr("click.confirm", resume)
+    found = agl("store", "prune", url, "--keep", "0h")
+    assert "ago: 2 rollouts" in found.out, found
+    assert "deleted: nothing" in found.out, found

@@ -74,7 +74,14 @@ def command(
     that as it is: LightningStoreClient("http://agl:TOKEN@HOST:PORT"). OpenTelemetry exporters use
     http://agl:TOKEN@HOST:PORT/v1/traces. SIGTERM and Ctrl+C let requests in progress finish.
     """
-    if click.get_current_context().invoked_subcommand is not None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        for name in context.params:
+            if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+                raise click.UsageError(
+                    f"--{name.replace('_', '-')} is of agl store itself; agl store "
+                    f"{context.invoked_subcommand} names its stores behind it"
+                )
         return
     import asyncio
     import os
@@ -161,6 +168,12 @@ def copy(source: str, target: str) -> None:
         finally:
             await built.close()
 
+    for place in (source, target):
+        if place.startswith("http"):
+            raise click.UsageError(
+                f"{place!r} is a server; agl store copy reads and writes the file or the database "
+                "itself. Stop the server, and name what is behind it"
+            )
     first, plan = _plan_of("copy", source), _plan_of("copy", target, is_new=True)
     counts = read_and_close(first.build(), copy_to)
     click.echo(", ".join(f"{count} {table}" for table, count in counts.items()))
@@ -175,7 +188,8 @@ def prune(place: str, keep: str, dry_run: bool, yes: bool) -> None:
     """Delete rollouts that ended long ago.
 
     With them go their attempts, their spans, the documents about them, and resources that no other
-    rollout uses. What belongs to a run that is running stays. STORE is the file of a store,
+    rollout uses. What belongs to a run that is running stays; a run that has stopped, and is
+    resumed later, collects anew what it needs of them. STORE is the file of a store,
     postgresql://..., the folder of a PostgreSQL that agl started, or the address of a server, which
     goes on meanwhile: the rollouts are deleted in pieces.
     """
@@ -185,7 +199,7 @@ def prune(place: str, keep: str, dry_run: bool, yes: bool) -> None:
     from agl.cli.shared import read_and_close
     from agl_runs.pruning import delete_rollouts, find_old
 
-    if not re.fullmatch(r"\d+[hdw]", keep):
+    if not re.fullmatch(r"[0-9]{1,5}[hdw]", keep):
         raise click.BadParameter(f"{keep!r}; expected a number and h, d or w, as in 30d")
     before = time.time() - int(keep[:-1]) * {"h": 3600, "d": 86400, "w": 604800}[keep[-1]]
 
@@ -198,6 +212,7 @@ def prune(place: str, keep: str, dry_run: bool, yes: bool) -> None:
             return "nothing was deleted"
         if not yes:
             click.confirm("Delete them?", abort=True, err=True)
+            old, _ = await find_old(store, before)  # a run may have been resumed meanwhile
         return f"deleted: {_listed(await delete_rollouts(store, old))}"
 
     click.echo(read_and_close(_plan_of("prune", place).build(), delete))
@@ -218,6 +233,12 @@ def _plan_of(verb: str, place: str, *, is_new: bool = False) -> "ComponentPlan[L
         if not is_new and not Path(place).exists():
             raise ConfigError(f"{where}: there is no store {place!r}")
         is_folder = Path(place).is_dir() or Path(place).suffix == ".postgres"
+        is_begun = Path(place).is_dir() and any(Path(place).iterdir())
+        if is_begun and not (Path(place) / "data" / "PG_VERSION").exists():
+            raise ConfigError(
+                f"{where}: {place!r} is a folder, and not that of a PostgreSQL that agl started. "
+                "Name the file of a store, or that folder"
+            )
         spec = {"type": "postgres" if is_folder else "sqlite", "path": place}
     # Nobody looks for overdue attempts meanwhile.
     return plan_part("store", spec, where=where, scan_interval_seconds=1e6)
