@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from collections import Counter
+from contextlib import closing
 
 import aiohttp
 import psutil
@@ -17,6 +18,7 @@ import pytest
 from tests.waiting import until
 
 from agl.semconv import ModelCallAttributes as Key
+from agl_http.server import bind
 from agl_http.tokens import tokens_of
 from agl_server.server import LightningStoreServer
 
@@ -26,8 +28,9 @@ from .conftest import models
 class Process:
     """A running ``agl gateway``."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
+    def __init__(self, *arguments: str, before: str = "") -> None:
+        shell = ["sh", "-c", f'{before} exec "$@"', "sh"]
+        command = [*shell, sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
         self.process = subprocess.Popen(
             [*command, "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
         )
@@ -51,8 +54,8 @@ class Process:
 def gateway():
     with contextlib.ExitStack() as stack:
 
-        def start(*arguments: str) -> Process:
-            process = Process(*arguments)
+        def start(*arguments: str, before: str = "") -> Process:
+            process = Process(*arguments, before=before)
             stack.callback(process.process.wait)
             stack.callback(process.process.kill)
             return process
@@ -123,9 +126,9 @@ async def several(bench, gateway, tmp_path):
     await server.start()
     config = tmp_path / "gateway.yaml"
     entries = models(bench.llm.url, send_seed=True)
-    config.write_text(json.dumps({"model_list": entries}))
+    config.write_text(json.dumps({"model_list": entries, "max_body_bytes": 10**6}))
     given = ("--config", str(config), "--store", server.endpoint, "--open", "--processes", "3")
-    yield lambda: gateway(*given)
+    yield lambda before="": gateway(*given, before=before)
     await server.stop()
 
 
@@ -227,7 +230,68 @@ async def test_a_process_that_is_killed_costs_its_own_attempts_alone(bench, seve
     assert len(children) == 3
     parent.kill()
     assert not psutil.wait_procs(children, timeout=30)[1]
-    assert "anew, as it was killed: process 1" in process.end(None)[1]
+    assert "process 1 was ended; it starts again" in process.end(None)[1]
+
+
+async def test_processes_end_and_start_as_signals_say(bench, several):
+    process = several("sleep 0 &")  # which becomes a child of the gateway, and ends
+    parent = psutil.Process(process.process.pid)
+
+    def alive() -> list[psutil.Process]:
+        return [one for one in parent.children() if one.status() != psutil.STATUS_ZOMBIE]
+
+    await until(lambda: len(alive()) == 3)
+    ended = alive()[-1]
+    ended.terminate()
+    await until(lambda: ended not in alive() and len(alive()) == 3)
+    assert {(await bench.post(bench.ask(), process.url))[0] for _ in range(6)} == {200}
+    code, output = process.end()
+    assert code == 0, output
+    assert "was ended; it starts again" in output
+    assert "Traceback" not in output
+
+
+async def test_processes_end_at_once_while_they_wait_for_the_store(gateway, monkeypatch):
+    with closing(bind("127.0.0.1", 0, listen=False)) as kept:
+        away = f"http://127.0.0.1:{kept.getsockname()[1]}"
+        process = gateway("--model", "m=http://a/v1", "--store", away, "--processes", "2")
+        children = psutil.Process(process.process.pid).children()
+        began = time.monotonic()
+        assert process.end(signal.SIGINT)[0] == 0
+    assert time.monotonic() - began < 30  # they would wait for a minute
+    assert not psutil.wait_procs(children, timeout=0)[1]
+
+
+async def test_a_request_that_is_passed_on_is_as_at_one_process(bench, several):
+    process = several()
+    (attempt,) = await begin(bench, process, 1)
+    host = process.url.removeprefix("http://").removesuffix("/v1")
+    base = f"http://{host}"
+    async with aiohttp.ClientSession(headers={"origin": base}) as page:
+
+        async def post(url, **given):
+            connector = {"connection": "close"}  # so that each may come to another process
+            async with page.post(url, headers=connector, **given) as answer:
+                return answer.status
+
+        url = f"{base}/{attempt.path}/v1/chat/completions"
+        assert {await post(url, json=bench.ask()) for _ in range(8)} == {200}
+        too_large = b"x" * (10**6 + 1)
+        assert {await post(url, data=too_large) for _ in range(4)} == {413}
+        texts = []
+        for _ in range(3):
+            async with page.get(f"{base}/metrics") as answer:
+                texts.append(await answer.text())
+    count = 'agl_http_requests_total{{method="{}",route="/v1/{}",status="{}"}} {}'
+    for named in (("POST", "chat/completions", 200, 8.0), ("POST", "chat/completions", 413, 4.0)):
+        assert count.format(*named) in texts[-1], texts[-1]
+    reader, writer = await asyncio.open_connection(*host.rsplit(":", 1))
+    ids = attempt.rollout
+    head = f"x-rollout-id: {ids.rollout_id}\r\nx-attempt-id: {ids.attempt.attempt_id}\r\n"
+    writer.write(f"POST * HTTP/1.1\r\nhost: {host}\r\n{head}content-length: 0\r\n\r\n".encode())
+    assert b" 404 " in await reader.readline()
+    writer.close()
+    assert process.end()[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -245,6 +309,10 @@ async def test_a_process_that_is_killed_costs_its_own_attempts_alone(bench, seve
         (
             ["--model", "m=http://a/v1", "--processes", "2", "--run-budget", "calls=1"],
             "--processes 2 with run_budget: each process would have its own",
+        ),
+        (
+            ["--model", "m=http://a/v1", "--processes", "3", "--port", "65533"],
+            "--port 65533 with --processes 3: each has one of the ports after it",
         ),
         (["--replay", "nowhere"], "no recording in 'nowhere'"),
         (["--config", "none.yaml"], "none.yaml: No such file"),

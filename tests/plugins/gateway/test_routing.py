@@ -56,6 +56,12 @@ def test_an_attempt_stays_at_its_replica_unless_that_rests_or_is_far_busier():
     assert len(set(moved)) == 3
     assert all(after[n] is before[n] for n in before if before[n] is not own)
     assert chosen() is second
+    # So it is where they have one address, as models of a provider do.
+    same = {**params, "api_base": "http://a/v1"}
+    keyed = [{**ENTRY, "litellm_params": {**same, "api_key": key}} for key in "abcd"]
+    backends = Backends(keyed)
+    backends.of("m")[0].rests_until = time.monotonic() + 60
+    assert {backends.of("m").index(chosen(f"at-{n}", backends)) for n in range(200)} == {1, 2, 3}
 
 
 async def test_concurrent_calls_spread_over_the_replicas(bench):

@@ -115,17 +115,14 @@ class GatewayApp:
         begin, reply = time.perf_counter(), Reply(send)
         match = ADDRESS.fullmatch(scope["path"])
         what = match["what"] if match else ""
-        if self.processes is not None:
-            of_attempt = ((match and match["attempt"]) or "", self.max_body_bytes)
-            if await self.processes.pass_on(scope, receive, reply, *of_attempt):
-                return None
         try:
             await self._http(scope, receive, reply, match)
         finally:
             # Whose address it is does not count, nor one that is not there, so that there are few.
             route = f"/v1/{what}" if what in DIALECTS or what in self._handlers else "none"
             seconds, status = time.perf_counter() - begin, reply.status or CLIENT_GONE
-            self._requests.observe(scope["method"], route, status, seconds)
+            if reply.is_counted:
+                self._requests.observe(scope["method"], route, status, seconds)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -143,6 +140,9 @@ class GatewayApp:
         what = match["what"] if match else ""
         dialect = DIALECTS.get(what)
         try:
+            of_attempt = ((match and match["attempt"]) or "", self.max_body_bytes)
+            if self.processes and await self.processes.pass_on(scope, receive, reply, *of_attempt):
+                return
             if match is None or (dialect is None and what not in self._handlers):
                 if path == "/health":
                     await reply.whole(200, b'{"status":"ok"}')

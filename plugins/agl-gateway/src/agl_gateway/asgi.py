@@ -53,11 +53,13 @@ class Tracker(Protocol):
 class Reply:
     """The answer to one request, sent whole or piece by piece."""
 
-    __slots__ = ("_send", "before_last", "is_started", "status")
+    __slots__ = ("_send", "before_last", "is_counted", "is_started", "status")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.is_started = False
+        self.is_counted = True
+        """Whether the request counts in this process' metrics."""
         self.status = 0
         self.before_last: Callable[[], Awaitable[None]] | None = None
         """What is waited for before the last piece goes out."""

@@ -241,7 +241,7 @@ class Backends:
         if own.in_flight <= most and own in ready:
             return own
         able = [one for one in ready if one.in_flight <= most]
-        return max(able, key=lambda one: zlib.crc32((attempt_id + one.url).encode()) * MIX % 2**32)
+        return max(able, key=lambda one: zlib.crc32((attempt_id + one.key).encode()) * MIX % 2**32)
 
 
 def _replicas(entry: ModelConfig) -> list[ModelConfig]:

@@ -20,17 +20,18 @@ import aiohttp
 from agl.errors import ConfigError
 from agl_gateway.address import Address
 from agl_gateway.asgi import Interruptible, Reply, read_body
-from agl_gateway.errors import ClientGoneError, RefusedError
+from agl_gateway.errors import RefusedError
 from agl_gateway.pool import Pool
 from agl_http.layers import Receive, Scope
 from agl_http.server import bind
 
 ALONE = ("run_budget", "attempt_budget", "record", "replay", "tracker")
 """Options of what a process counts or writes by itself."""
-NOT_PASSED = frozenset(b"host connection keep-alive transfer-encoding date expect".split())
+NOT_PASSED = frozenset(b"host origin connection keep-alive transfer-encoding date expect".split())
 SET_BY_POOL = (b"accept-encoding", b"content-type", b"content-length")
 OF_ALL = ("/v1/flush", "/flush", "/v1/metrics", "/metrics")
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+STOPS = {signal.SIGTERM, signal.SIGINT}
+SIGNALS = STOPS | {signal.SIGCHLD}
 RESTART_SECONDS = 1.0
 
 
@@ -56,16 +57,24 @@ class Processes:
     _pool: Pool = field(default_factory=Pool)
 
     def stop_signal(self) -> asyncio.Event:
-        """Set when all shall end."""
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self.end, stop.set)
+        """Set when all shall end, or this one."""
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(self.end, stop.set)
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
         return stop
 
     async def pass_on(
         self, scope: Scope, receive: Receive, reply: Reply, attempt_id: str, max_body_bytes: int
     ) -> bool:
-        """Have the process of an attempt answer; False if this one shall."""
+        """Have the process of an attempt answer; False if this one shall.
+
+        Raises:
+            RefusedError: The body is too large, or the other process gave no answer.
+            ClientGoneError: The client hung up first.
+        """
+        is_of_all = scope["path"] in OF_ALL
         if scope["server"][1] == self.ports[self.number]:  # another has passed it on
+            reply.is_counted = not is_of_all
             return False
         headers = {
             name.decode("latin-1"): value.decode("latin-1")
@@ -74,30 +83,29 @@ class Processes:
         }
         attempt_id = attempt_id or headers.get("x-attempt-id", "")
         owner = zlib.crc32(attempt_id.encode()) % len(self.ports)
+        is_own = owner == self.number or scope["method"] != "POST" or scope["path"] == "*"
         try:
-            if not attempt_id and scope["path"] in OF_ALL:
+            if is_of_all and not attempt_id:
                 await self._ask_all(scope, headers, reply)
-            elif not attempt_id or owner == self.number or scope["method"] != "POST":
+            elif is_own or not attempt_id:
                 return False
             else:
                 url = f"http://127.0.0.1:{self.ports[owner]}{scope['raw_path'].decode('latin-1')}"
                 body = await read_body(receive, max_body_bytes)
                 async with Interruptible(receive):
                     await self._ask(url, body, headers, reply)
-        except RefusedError as refused:
-            await reply.whole(refused.status, refused.body())
-        except ClientGoneError:
-            pass
-        except OSError as error:
+        except (OSError, aiohttp.ClientError) as error:
             if reply.is_started:
                 raise
-            why = f"process {owner} of the gateway gave no answer: {error}"
-            await reply.whole(502, RefusedError(502, why).body())
+            who = "one" if is_of_all else f"process {owner}"
+            why = f"{who} of the gateway's processes gave no answer: {error}"
+            raise RefusedError(502, why) from None
         return True
 
     async def _ask(self, url: str, body: bytes, headers: dict[str, str], reply: Reply) -> None:
         answer = await self._pool.post(url, body, headers)
         given = ((name.encode(), value.encode("latin-1")) for name, value in answer.headers.items())
+        reply.is_counted = False  # the other one counts it
         try:
             await reply.start(answer.status, [one for one in given if one[0] not in NOT_PASSED])
             async for piece in answer.chunks():
@@ -144,17 +152,24 @@ def fork(count: int, address: Address, options: dict[str, Any], greeting: str) -
     """Returns in each of so many processes, and in another one in the place of one that was killed.
 
     Not so in the parent. There SIGTERM and SIGINT end all, and so does an error in one, with its
-    exit code. Their own ports are those after the gateway's ``port``, or any if that is 0.
+    exit code; one that SIGTERM ends is started again. Their own ports are those after the gateway's
+    ``port``, or any if that is 0.
 
     Raises:
-        ConfigError: An option is for one process, or a port is in use.
+        ConfigError: An option is for one process, or a port is in use or none.
     """
     if alone := [name for name in ALONE if options.get(name) is not None]:
         raise ConfigError(
             f"--processes {count} with {alone[0]}: each process would have its own. Leave out one "
             "of the two"
         )
-    shared, port = address.bind(), options["port"]
+    port = options["port"]
+    if port + count > 65535:
+        raise ConfigError(
+            f"--port {port} with --processes {count}: each has one of the ports after it, and the "
+            "last one is 65535. Choose a lower one"
+        )
+    shared = address.bind()
     own = [bind("127.0.0.1", port and port + 1 + n) for n in range(count)]
     ports: list[int] = [one.getsockname()[1] for one in own]
     # What can be read when all shall end, and what only the parent has: it may be killed.
@@ -168,21 +183,28 @@ def fork(count: int, address: Address, options: dict[str, Any], greeting: str) -
         for number in missing:
             if (pid := os.fork()) == 0:
                 os.close(no_end)
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's comes to the parent too
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                 return Processes(shared, ports, number, own[number], since, end)
             children[pid] = number
         missing = []
         if signal.sigwait(SIGNALS) != signal.SIGCHLD:
             code = code or 0
         while children and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            number, status = children.pop(ended[0]), os.waitstatus_to_exitcode(ended[1])
-            if status >= 0:
+            number = children.pop(ended[0], None)
+            if number is None:  # a child of what this process was before it became the gateway
+                continue
+            if (status := os.waitstatus_to_exitcode(ended[1])) > 0:
                 code = code or status
             elif code is None:
-                sys.stderr.write(f"agl gateway: anew, as it was killed: process {number}\n")
+                sys.stderr.write(f"agl gateway: process {number} was ended; it starts again\n")
                 time.sleep(RESTART_SECONDS)
                 since = time.monotonic()
-                missing.append(number)
+                if not signal.sigpending() & STOPS:
+                    missing.append(number)
         if code is not None and no_end:
             os.close(no_end)
             no_end = 0
+            for pid in children:  # before it serves, it does not read the pipe
+                os.kill(pid, signal.SIGTERM)
     sys.exit(code)

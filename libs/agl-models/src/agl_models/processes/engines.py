@@ -290,7 +290,7 @@ class EngineServer:
     def _start(self, number: int, port: int) -> AbstractAsyncContextManager[Served]:
         options, environment = dict(self._options), self._engine.environment
         if "seed" in options:  # equal seeds would give every replica the same luck
-            options["seed"] += number * 1_000_003
+            options["seed"] = (options["seed"] + number * 1_000_003) % 2**32
         if (card := self._cards[number]) is not None:
             environment = {**environment, "CUDA_VISIBLE_DEVICES": card}
         given = [(self._engine.options[name], str(value)) for name, value in options.items()]

@@ -59,7 +59,7 @@ class Replica:
                 await asyncio.sleep(wait)
                 try:
                     await self._run_once(port, self._weights_stay)
-                except AglError as error:
+                except (AglError, OSError) as error:
                     self._why_down = str(error)
             logger.error("%s\nIt is not started again", self._why_down)
 
