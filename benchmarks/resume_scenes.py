@@ -16,7 +16,7 @@ from typing import Any
 
 import agl
 from agl_records.ledger.ledger import load_parts
-from agl_records.ledger.tables import as_json, read_accounts
+from agl_records.ledger.tables import Accounts
 from agl_runs.folders import known_run
 from agl_runs.store import get_run
 
@@ -105,7 +105,7 @@ async def _count(out: Path) -> Counter[str]:
         )
         wrong["trained twice"] += sum(n > 1 for n in trained.values())
         wrong["stale"] += await count_stale(store, out)
-        total = as_json((await read_accounts(store)).total)
+        total = (await Accounts.read(store)).total.as_json()
     finally:
         await store.close()
     calls = total["calls"]

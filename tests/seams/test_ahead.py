@@ -13,7 +13,7 @@ from tests import fork_server
 from tests.stores import opened
 
 import agl
-from agl_records.ledger.tables import as_json, read_accounts
+from agl_records.ledger.tables import Accounts
 
 pytest.importorskip("torch")
 
@@ -56,7 +56,7 @@ def lines_of(algorithm: agl.GRPO) -> list[dict]:
 
 async def check_books(store: agl.LightningStore, summary: dict) -> None:
     """Each rollout has one account that counts, and the sums are those of the summary."""
-    total = as_json((await read_accounts(store)).total)
+    total = (await Accounts.read(store)).total.as_json()
     calls = total["calls"]
     assert (total["rollouts"]["total"], calls["total"], calls["trained"]) == tuple(
         summary[name] for name in ("rollouts", "calls", "calls_trained")
@@ -178,7 +178,7 @@ def test_what_is_under_way_as_a_run_ends_early_is_accounted_for(train) -> None:
     assert len(lines_of(algorithm)) == 3
     asyncio.run(check_books(store, algorithm.summary))
     assert algorithm.summary["rollouts"] == 5 * OF_A_STEP + 2
-    accounts = asyncio.run(read_accounts(store))
+    accounts = asyncio.run(Accounts.read(store))
     assert accounts.without == 0
     (redrawn,) = [
         one.body["places"]

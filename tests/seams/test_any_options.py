@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings, strategies as
 
 import agl
 from agl.errors import AlgorithmError, ConfigError
-from agl_records.ledger.tables import read_accounts
+from agl_records.ledger.tables import Accounts
 
 from .scripted import CASES, Conversation, Script
 
@@ -118,7 +118,7 @@ def check_books(kind: str, cases: list[str], adapter: Any, options: Any) -> None
             event(f"refused: {str(error)[:90]}")
             return
         lines = read_metrics(folder / "run") if is_whole else []
-    accounts = asyncio.run(read_accounts(store))
+    accounts = asyncio.run(Accounts.read(store))
     assert accounts.problems == []
     if not is_whole:  # what failed runs again when the run goes on, and is in no account till then
         assert accounts.without > 0

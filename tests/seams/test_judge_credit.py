@@ -15,7 +15,7 @@ import agl
 from agl.errors import AlgorithmError
 from agl_records.calls.reader import model_calls
 from agl_records.credit import GroupRule, Score
-from agl_records.ledger.tables import read_accounts
+from agl_records.ledger.tables import Accounts
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 from .scripted import Conversation
@@ -276,7 +276,7 @@ def test_a_judged_run_that_is_killed_asks_about_no_scored_group_again(tmp_path):
         asked = [request["messages"][1]["content"] for request in server.requests]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     store = agl.SqliteLightningStore(tmp_path / "store.db")
-    accounts = asyncio.run(read_accounts(store))
+    accounts = asyncio.run(Accounts.read(store))
     rollouts = asyncio.run(store.query_rollouts())
     asyncio.run(store.close())
     assert (accounts.problems, accounts.without) == ([], 0)

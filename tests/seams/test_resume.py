@@ -16,7 +16,7 @@ from agl_learning.run.checkpoint import Progress, making
 from agl_learning.run.folder import begin_generation, hold_run, mark_lost, read_generation
 from agl_records.ledger.documents import put_parts
 from agl_records.ledger.ledger import load_parts
-from agl_records.ledger.tables import Accounts, as_json, read_accounts
+from agl_records.ledger.tables import Accounts
 from agl_records.types import LedgerPart
 from agl_runs.store import query_runs
 
@@ -39,7 +39,7 @@ def finished(folder: Path, **options: object) -> dict:
 
 async def look(folder: Path) -> tuple[Accounts, list[agl.Rollout]]:
     async with opened(folder / "store.db") as store:
-        return await read_accounts(store), list(await store.query_rollouts())
+        return await Accounts.read(store), list(await store.query_rollouts())
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ async def test_the_store_has_the_run_as_its_folder_has_it(killed: Path) -> None:
 async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> None:
     accounts, _ = await look(killed)
     summary = json.loads((killed / "run/summary.json").read_text())
-    total = as_json(accounts.total)
+    total = accounts.total.as_json()
     # Those of step 4 that the kill cut off ran once more; of one the answer may have come.
     cut_off = summary["rollouts"] - 5 * CALLS_PER_STEP - 4
     assert cut_off in (3, 4)

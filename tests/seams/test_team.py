@@ -12,8 +12,8 @@ from tests.stores import opened
 
 import agl
 from agl.errors import ConfigError
-from agl_learning.reports.findings import read_findings
-from agl_records.ledger.tables import as_json, read_accounts
+from agl_learning.reports.diagnostics import Finding
+from agl_records.ledger.tables import Accounts
 from agl_views.explanations.explanation import explain
 from agl_views.explanations.token_explanation import explain_token
 
@@ -63,7 +63,7 @@ def test_a_start_that_is_gone_is_named_before_a_model_is_loaded(ended, tmp_path,
 
 def test_a_model_that_is_never_asked_is_named_and_the_other_learns(tmp_path):
     train(tmp_path, steps=3, asks_both=False)
-    found = [(one.code, one.model) for one in read_findings(tmp_path)[0]]
+    found = [(one.code, one.model) for one in Finding.read(tmp_path)[0]]
     assert found == [("no_calls", "other")]
     *_, last = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert (last["one/calls/total"], last["other/calls/total"]) == (OF_A_STEP, 0)
@@ -108,12 +108,12 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
 
     async def look():
         async with opened(cut / "store.db") as store:
-            return await read_accounts(store)
+            return await Accounts.read(store)
 
     accounts = asyncio.run(look())
     assert (accounts.problems, accounts.without) == ([], 0)
     summary = json.loads((cut / "run/summary.json").read_text())
-    calls = as_json(accounts.total)["calls"]
+    calls = accounts.total.as_json()["calls"]
     assert (calls["total"], calls["trained"]) == (summary["calls"], summary["calls_trained"])
     assert sum(calls["excluded"].values()) + calls["trained"] == calls["total"]
 

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from agl_learning.collect.prompt_checks import prompt_metrics
-from agl_learning.reports.diagnostics import STEPS, Diagnostics
-from agl_learning.reports.findings import read_findings
+from agl_learning.reports.diagnostics import STEPS, Diagnostics, Finding
 from agl_learning.reports.report import Report
 from agl_runs.mixed_calls import Call, Ran
 
@@ -172,10 +171,10 @@ async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
     with Report(Hooks(), "grpo", tmp_path, 5, 2, False) as again:
         again.go_back(2, False, ())
         await again.step(3, step(3, **broken))
-    assert [one.code for one in read_findings(tmp_path)[0]] == ["same_prompts"]
+    assert [one.code for one in Finding.read(tmp_path)[0]] == ["same_prompts"]
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "4 prompts of step 1 that differ reach the model as 1 sequence" in caplog.text
-    assert again.of_run()["warnings"] == [str(one) for one in read_findings(tmp_path)[0]]
+    assert again.of_run()["warnings"] == [str(one) for one in Finding.read(tmp_path)[0]]
     assert "weights_changed" not in again.of_run()
 
 
@@ -199,7 +198,7 @@ async def test_held_out_rewards_that_may_not_rise_are_said_before_training(
     with Report(Hooks(), "toy", tmp_path, 3, 0, False) as report:
         metrics = {"step": step, "val/reward/mean": mean, "val/reward/std": std}
         await report.evaluation(step, metrics)
-    found = read_findings(tmp_path)[0]
+    found = Finding.read(tmp_path)[0]
     assert [one.code for one in found] == ["nothing_to_gain"] * is_said
     assert all("; if no reward can be higher, " in one.seen for one in found)
 

@@ -4,7 +4,7 @@ import pytest
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Rollout
-from agl_learning.advantages.weighing import WeighingOptions, is_solved, weigh
+from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_learning.collect.step_metrics import collected_metrics, version_lag, why_nothing
 from agl_learning.collect.task_order import TaskOrder, Tasks
@@ -89,14 +89,14 @@ def test_a_step_with_equal_rewards_is_solved_whatever_else_was_called():
     batch = of_two(1.0, 1.0, ended("c", 1))
     leave_out(batch.ledger, "judge", "other_model", attempt_id="at-a")
     assert weigh(batch, WeighingOptions()) == []
-    assert is_solved(batch, WeighingOptions())
+    assert WeighingOptions().is_solved(batch)
 
 
 def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
     failed = of_two(1.0, 1.0, ended("c", 1, status="failed"))
     for batch in (of_two(1.0, 1.0, groups=(0, 1)), of_two(1.0, 0.0), failed, collected()):
         weigh(batch, WeighingOptions())
-        assert not is_solved(batch, WeighingOptions())
+        assert not WeighingOptions().is_solved(batch)
 
 
 def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():

@@ -18,10 +18,7 @@ from agl_learning.advantages.estimator_option import (
 )
 from agl_learning.advantages.weighing import (
     WeighingOptions,
-    check_copies,
     check_weighing,
-    is_a_draw,
-    is_solved,
     weigh,
 )
 from agl_records.types import Credit, StepCredit
@@ -167,7 +164,7 @@ def test_single_rollouts_are_solved_where_the_whole_step_is_compared(collected, 
         for second, trained in ((1.0, 0), (0.0, 2)):
             given = collected(ended("a", 0, [([1], [7], 1.0)]), ended("b", 1, [([1], [7], second)]))
             assert len(weigh(given, options)) == (trained if solved else 0)
-            assert is_solved(given, options) == (solved and not trained)
+            assert options.is_solved(given) == (solved and not trained)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +182,7 @@ def test_two_best_siblings_are_no_end_of_learning(collected, ended, rewards, sol
     options = WeighingOptions(estimator="grpo_passk")
     given = collected(*(ended(str(n), 0, [([1], [5], reward)]) for n, reward in enumerate(rewards)))
     weigh(given, options)
-    assert (is_solved(given, options), is_a_draw(given, options)) == (solved, draw)
+    assert (options.is_solved(given), options.is_a_draw(given)) == (solved, draw)
 
 
 def test_equal_siblings_are_not_solved_where_one_lacks_a_dimension(collected, ended):
@@ -193,9 +190,9 @@ def test_equal_siblings_are_not_solved_where_one_lacks_a_dimension(collected, en
     options = WeighingOptions(estimator={"type": "gdpo", "rewards": {"right": 1}})
     whole = [replace(ended(name, 0, [([1], [5], 1.0)]), rewards={"right": 1.0}) for name in "abc"]
     weigh(given := collected(*whole), options)
-    assert is_solved(given, options)
+    assert options.is_solved(given)
     weigh(given := collected(*whole, ended("d", 0, [([1], [5], 1.0)])), options)
-    assert not is_solved(given, options)
+    assert not options.is_solved(given)
 
 
 def test_a_dimension_that_nobody_has_is_named(batch):
@@ -229,7 +226,7 @@ def test_an_estimator_of_ones_own_says_what_it_is_and_is_held_to_its_shape(batch
     assert [each.value for each in first.advantages] == [0.75, 0.75]
     assert first.advantages[0].because == "own:distance (The distance from 0.25); its reward: 1"
     assert first.advantages[0].estimator == "own:distance"
-    check_copies("Mine", given, group_size=1)  # it may look at the whole step
+    given.check_copies("Mine", group_size=1)  # it may look at the whole step
 
 
 @pytest.mark.parametrize(
@@ -339,13 +336,13 @@ def test_options_that_do_not_fit_are_refused_by_name(options, message):
 def test_one_rollout_per_task_is_refused_where_siblings_are_compared():
     for name in sorted({*ADVANTAGES} - {"gdpo"}):
         options = WeighingOptions(estimator=name)
-        check_copies("Mine", options, group_size=2)
+        options.check_copies("Mine", group_size=2)
         if name == "reinforce_plus_plus":
-            check_copies("Mine", options, group_size=1)
+            options.check_copies("Mine", group_size=1)
             continue
         expected = f"group_size must be at least 2; got 1: estimator '{name}' compares rollouts"
         with pytest.raises(ConfigError, match=expected):
-            check_copies("Mine", options, group_size=1)
+            options.check_copies("Mine", group_size=1)
 
 
 def test_the_default_needs_no_torch_and_the_others_say_that_they_do():

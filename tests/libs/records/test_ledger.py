@@ -8,7 +8,7 @@ import agl
 from agl.types import Document
 from agl_records.ledger.documents import count_parts, each_part, put_parts
 from agl_records.ledger.ledger import Ledger, load_parts
-from agl_records.ledger.tables import read_accounts
+from agl_records.ledger.tables import Accounts
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import (
     Advantage,
@@ -163,7 +163,7 @@ async def test_a_step_of_known_runs_is_found_without_reading_other_steps(
         return found
 
     monkeypatch.setattr(memory_store, "query_documents", counted)
-    accounts = await read_accounts(memory_store, step=3)
+    accounts = await Accounts.read(memory_store, step=3)
     assert sorted(part.run for part in accounts.parts) == ["a", "b"]
     assert len(read) == (2 if len(runs) == 2 else 18)
 

@@ -9,7 +9,7 @@ from agl.emitter import find_final_reward, reward_attributes
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes as Key
 from agl.store.forwarding import ForwardingStore
 from agl.types import AttemptedRollout, Rollout
-from agl_records.final_rewards import FinalReward, final_rewards, reward_text
+from agl_records.final_rewards import FinalReward, final_rewards
 from agl_runs.result import result_of
 from agl_views.runs.prompt_runs import PromptRuns
 
@@ -127,4 +127,4 @@ async def test_the_reward_of_what_did_not_succeed_was_given_on_the_way(store, st
     found = await final_rewards(store, await store.query_rollouts())
     assert found == {rollout_id: FinalReward(None, 1.692), queued.rollout_id: FinalReward()}
     assert [str(one) for one in found.values()] == ["1.692 on the way", ""]
-    assert reward_text(None, None, "none") == "none"
+    assert FinalReward().text("none") == "none"

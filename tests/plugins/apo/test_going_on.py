@@ -13,7 +13,7 @@ from agl.types import RolloutStatus
 from agl_apo.journal import StoreJournal
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run, query_runs
-from agl_views.runs.prompt_runs import EVALUATION
+from agl_views.runs.prompt_runs import PromptRuns
 
 UNFINISHED: list[RolloutStatus] = ["queuing", "requeuing", "preparing", "running"]
 
@@ -26,7 +26,11 @@ class Dying(agl.APO):
         while not ended:
             await asyncio.sleep(0.005)
             found = await session.journal.store.query_rollouts(status_in=["succeeded"])
-            ended = [one for one in found if (one.metadata or {})["prompts"]["kind"] == EVALUATION]
+            ended = [
+                one
+                for one in found
+                if (one.metadata or {})["prompts"]["kind"] == PromptRuns.EVALUATION
+            ]
         searching.cancel()
         raise RuntimeError("dead")
 
@@ -79,7 +83,8 @@ async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_pla
         one
         for one in await store.query_rollouts(status_in=["succeeded"])
         if one.metadata is not None
-        and (one.metadata["prompts"]["kind"], one.metadata["generation"]) == (EVALUATION, 1)
+        and (one.metadata["prompts"]["kind"], one.metadata["generation"])
+        == (PromptRuns.EVALUATION, 1)
     ]
     assert len(second.generations) == unbroken.result.evaluations - len(finished)
 
@@ -88,7 +93,7 @@ async def test_evaluations_of_a_run_that_lives_are_not_taken_from_it(fit, worker
     store = agl.InMemoryLightningStore()
     alive = RunStart(run_id="alive", algorithm="apo", pid=os.getpid(), host=platform.node())
     await begin_run(store, alive)
-    metadata = {"run": "alive", **StoreJournal(store, "apo", "apo").metadata(EVALUATION)}
+    metadata = {"run": "alive", **StoreJournal(store, "apo", "apo").metadata(PromptRuns.EVALUATION)}
     queued = await store.enqueue_rollout({}, metadata=metadata)
     with pytest.raises(ConfigError, match=r"'apo' of this store is in use by run 'alive'.*give"):
         await asyncio.to_thread(fit, agl.APO(**options), worker, store=store)

@@ -63,7 +63,7 @@ async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypa
     for step in range(1, 23):
         await one_step(memory_store, step, trained=1, excluded=0)
     await memory_store.enqueue_rollout("never run")
-    said = (await tables.ledger_summary(memory_store) or "").splitlines()
+    said = ((await tables.Accounts.read_newest(memory_store)).ending() or "").splitlines()
     assert said[0] == "ledger       the last 10 of 22 steps"
     assert [line.split()[0] for line in said[3:]] == [*map(str, range(13, 23)), "these"]
     assert capsys.readouterr().err == ""

@@ -16,7 +16,7 @@ from agl_inspect.report.ending import end_of_run
 from agl_inspect.report.page import page
 from agl_inspect.report.text import summary_text, times_text
 from agl_inspect.runs.facts import HeldOut, RunFacts, run_facts
-from agl_learning.reports.findings import Finding, read_findings, write_finding
+from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.report import Report
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.folder import begin_generation
@@ -162,7 +162,7 @@ def test_a_ledger_that_cannot_be_read_does_not_lose_the_result(caplog, capsys):
 
 async def test_page_shows_hostile_text_as_text(tmp_path):
     result, store = await asyncio.to_thread(run, tmp_path / "run")
-    write_finding(result.folder, Finding("x", 1, HOSTILE, HOSTILE, HOSTILE))
+    Finding("x", 1, HOSTILE, HOSTILE, HOSTILE).write(result.folder)
     facts = await run_facts(store, result=result)
     shown = page(facts)
     for word in ("<script", "<img", "\x1b", "http://", "https://"):
@@ -276,6 +276,6 @@ def test_finding_that_cannot_be_read_is_left_out_and_said(tmp_path):
     with (tmp_path / "findings.jsonl").open("wb") as file:
         file.write(b'{"code": ["x"], "step": 1, "seen": "", "likely": "", "advice": ""}\n')
         file.write(b'{"code": "x"}\n')
-    write_finding(tmp_path, finding)
+    finding.write(tmp_path)
     said = "findings.jsonl: 2 left out that cannot be read, first line 1: no finding"
-    assert read_findings(tmp_path) == ([finding], said)
+    assert Finding.read(tmp_path) == ([finding], said)

@@ -13,7 +13,7 @@ import agl
 import agl_torch
 from agl.errors import AlgorithmError, ConfigError, UnknownComponentError
 from agl.plugins.schema import schema_of
-from agl_learning.reports.findings import read_findings
+from agl_learning.reports.diagnostics import Finding
 from agl_learning.run.checkpoint import find_checkpoint
 from agl_runs.result import known_of
 
@@ -476,7 +476,7 @@ async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, t
 async def test_a_run_that_loses_all_prompts_says_so(line, grpo, tmp_path, broken_tokenizer, caplog):
     algorithm = grpo(tokenizer=broken_tokenizer, steps=3)
     await line(says_red, algorithm, ["one", "two", "three"])
-    found = {one.code: one for one in read_findings(tmp_path / "run")[0]}
+    found = {one.code: one for one in Finding.read(tmp_path / "run")[0]}
     assert list(found) == ["same_prompts", "unknown_tokens", "no_gradient"]
     assert found["same_prompts"].step == 1
     assert "reach the model as 1 sequence of tokens" in caplog.text
@@ -488,7 +488,7 @@ async def test_a_run_that_loses_all_prompts_says_so(line, grpo, tmp_path, broken
 
 async def test_run_whose_learning_rate_is_0_says_so_and_counts_as_untrained(line, grpo, tmp_path):
     await line(says_red, grpo(learning_rate=0.0, steps=1), ["one", "two", "three"])
-    [found] = read_findings(tmp_path / "run")[0]
+    [found] = Finding.read(tmp_path / "run")[0]
     assert str(found).startswith("learning_rate is 0, so no step changes the weights")
     result = known_of("", tmp_path / "run", None)
     assert (result.trained, result.warnings) == (False, [str(found)])

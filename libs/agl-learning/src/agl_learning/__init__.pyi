@@ -18,7 +18,7 @@ from .collect.step_metrics import collected_metrics as collected_metrics, usable
 from .collect.task_order import TaskOrder as TaskOrder
 from .early_stopping import EarlyStopping as EarlyStopping
 from .pairs import preference_pairs as preference_pairs
-from .reports.findings import Finding as Finding
+from .reports.diagnostics import Finding as Finding
 from .reports.report import Report as Report
 from .reports.run_metrics import RunMetrics as RunMetrics
 from .run.checkpoint import find_checkpoint as find_checkpoint

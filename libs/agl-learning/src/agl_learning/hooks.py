@@ -8,10 +8,10 @@ from agl.store.base import LightningStore
 @hookimpl
 async def run_summary(store: LightningStore, result: RunResult, lines: list[str]) -> None:
     """Add which hook ended the run, if one did, and the sums of the ledger, if it has one."""
-    from agl_records.ledger.tables import ledger_summary
+    from agl_records.ledger.tables import Accounts
     from agl_runs.result import summary_in
 
     if why := summary_in(result.folder).get("ended"):
         lines.append(f"ended        {why}")
-    if (text := await ledger_summary(store)) is not None:
+    if (text := (await Accounts.read_newest(store)).ending()) is not None:
         lines.append(text)

@@ -16,6 +16,7 @@ from .ledger.ledger import (
     load_parts as load_parts,
     save_ledger as save_ledger,
 )
+from .ledger.tables import Accounts as Accounts, Sums as Sums
 from .row_builder import RowsAdapter as RowsAdapter, RowSet as RowSet
 from .seeds import seed_of as seed_of
 from .training_data import (

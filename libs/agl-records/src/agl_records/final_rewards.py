@@ -31,16 +31,13 @@ class FinalReward:
         """By the status of the rollout or attempt, and the final reward in its spans."""
         return cls(given) if status == "succeeded" else cls(on_the_way=given)
 
-    def __str__(self) -> str:
-        """For a cell of a table."""
-        return reward_text(self.reward, self.on_the_way)
+    def text(self, none: str = "") -> str:
+        """For people; ``none`` is said where there is none of both."""
+        if self.reward is not None:
+            return f"{self.reward:.4g}"
+        return none if self.on_the_way is None else f"{self.on_the_way:.4g} on the way"
 
-
-def reward_text(reward: float | None, on_the_way: float | None, none: str = "") -> str:
-    """A reward for people; ``none`` is said where there is none of both."""
-    if reward is not None:
-        return f"{reward:.4g}"
-    return none if on_the_way is None else f"{on_the_way:.4g} on the way"
+    __str__ = text
 
 
 async def final_rewards(

@@ -144,18 +144,18 @@ def _diff(run: "PromptRun") -> list[str]:
     """From the first prompts to the accepted ones, or to the challenger that was not accepted."""
     from difflib import unified_diff
 
-    from agl_views.runs.prompt_runs import SEED
+    from agl_views.runs.prompt_runs import PromptRuns
 
-    shown = run.best or SEED
-    if shown == SEED:
+    shown = run.best or PromptRuns.SEED
+    if shown == PromptRuns.SEED:
         shown = run.leader
     lines: list[str] = []
-    for name, text in run.candidates[SEED].texts.items():
+    for name, text in run.candidates[PromptRuns.SEED].texts.items():
         new = run.candidates[shown].texts[name]
         lines += unified_diff(
             text.splitlines(),
             new.splitlines(),
-            f"{name} ({SEED})",
+            f"{name} ({PromptRuns.SEED})",
             f"{name} ({shown})",
             lineterm="",
         )

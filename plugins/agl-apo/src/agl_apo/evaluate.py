@@ -28,7 +28,7 @@ from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import COUNTED, Ended
 from agl_records.seeds import SEED, seed_of
 from agl_runs.failures import KINDS_WITH_POLICY, RolloutFailure
-from agl_views.runs.prompt_runs import EVALUATION
+from agl_views.runs.prompt_runs import PromptRuns
 
 logger = logging.getLogger("agl.apo")
 
@@ -309,7 +309,7 @@ class Evaluator:
             metadata={
                 **self.start,
                 **self.journal.metadata(
-                    EVALUATION,
+                    PromptRuns.EVALUATION,
                     candidate=name,
                     split=split,
                     position=position,
@@ -318,7 +318,7 @@ class Evaluator:
                 ),
                 SEED: seed_of(self.options.seed, name, split, position, number),
             },
-            key=self.journal.key(EVALUATION, name, split, position, *tried),
+            key=self.journal.key(PromptRuns.EVALUATION, name, split, position, *tried),
         )
 
     def _read(self, one: Ended, split: Split, position: int) -> Score | NoScore:

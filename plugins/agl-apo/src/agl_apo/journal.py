@@ -18,7 +18,7 @@ from agl.types import Document
 from agl.utils.text import shorten
 from agl_runs.folders import is_alive
 from agl_runs.store import RUN_ID, get_run
-from agl_views.runs.prompt_runs import ENTRIES, EVALUATION, FIELD
+from agl_views.runs.prompt_runs import PromptRuns
 
 
 @dataclass
@@ -48,7 +48,8 @@ class StoreJournal:
             status_in=["queuing", "requeuing", "preparing", "running"]
         ):
             metadata = rollout.metadata or {}
-            of_it, ours = metadata.get(FIELD), self.metadata(EVALUATION)[FIELD]
+            of_it = metadata.get(PromptRuns.FIELD)
+            ours = self.metadata(PromptRuns.EVALUATION)[PromptRuns.FIELD]
             if not isinstance(of_it, dict) or not ours.items() <= of_it.items():
                 continue
             if (owner := metadata.get("run")) != run_id:
@@ -68,7 +69,7 @@ class StoreJournal:
 
     def metadata(self, kind: str, **values: Any) -> dict[str, Any]:
         """Metadata of a rollout of this run; ``values`` say what it is for."""
-        return {FIELD: {**self._about, "kind": kind, **values}}
+        return {PromptRuns.FIELD: {**self._about, "kind": kind, **values}}
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -95,13 +96,15 @@ class StoreJournal:
         entry = {**self._about, "kind": kind, "name": name, "question": question}
         entry |= {"answer": await ask(), "time": time.time(), RUN_ID: self.run_id}
         try:
-            await self.store.put_documents([Document(kind=ENTRIES, key=key, body=entry, expect=0)])
+            await self.store.put_documents(
+                [Document(kind=PromptRuns.ENTRIES, key=key, body=entry, expect=0)]
+            )
         except ConflictError:  # its answer had been lost
             return (await self._recorded(key))[0]
         return entry["answer"]
 
     async def _recorded(self, key: str) -> list[dict[str, Any]]:
-        found = await self.store.query_documents(ENTRIES, key_in=[key])
+        found = await self.store.query_documents(PromptRuns.ENTRIES, key_in=[key])
         return [one.body["answer"] for one in found]
 
     async def note(self, kind: str, name: str, value: dict[str, Any]) -> dict[str, Any]:

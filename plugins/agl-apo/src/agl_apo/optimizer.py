@@ -25,7 +25,7 @@ from agl_learning.run.folder import (
     read_generation,
 )
 from agl_learning.run.start import run_folder
-from agl_views.runs.prompt_runs import SEED
+from agl_views.runs.prompt_runs import PromptRuns
 
 if TYPE_CHECKING:
     from agl.store.base import LightningStore
@@ -180,7 +180,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                 evaluator=evaluator,
                 templates=templates,
                 others=self._others(resources, templates),
-                seed=Candidate(SEED, texts),
+                seed=Candidate(PromptRuns.SEED, texts),
                 report=report,
                 adapter=self.get_adapter(),
                 publish_resources=self.publish_resources,

@@ -32,9 +32,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.estimator_option import DEFAULT
 from agl_learning.advantages.weighing import (
     WeighingOptions,
-    check_copies,
     check_weighing,
-    is_solved,
     weigh,
 )
 from agl_learning.collect.prompt_checks import unknown_token_id
@@ -135,7 +133,7 @@ class Tinker(PaidTraining, WeighingOptions):
                 f"model's at temperature 1, and temperature is {self.temperature!r}. Use 1, or "
                 "cross_entropy"
             )
-        check_copies(self.title, self, rollouts_per_task=self.rollouts_per_task)
+        self.check_copies(self.title, rollouts_per_task=self.rollouts_per_task)
         if self.min_reward is not None:
             raise ConfigError(
                 f"{self.title}: min_reward is for cross_entropy; loss {self.loss!r} learns from "
@@ -201,7 +199,7 @@ class Tinker(PaidTraining, WeighingOptions):
             example_of_row(one.row, [advantage.value for advantage in one.advantages])
             for one in weigh(collected, self)
         ]
-        if not examples and not is_solved(collected, self):
+        if not examples and not self.is_solved(collected):
             raise AlgorithmError(
                 f"{self.title}: iteration {iteration}: nothing can be trained: "
                 f"{why_nothing(collected)}"

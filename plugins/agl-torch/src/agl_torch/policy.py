@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agl.errors import ConfigError, UnknownArgumentError
 from agl_learning.advantages.estimator_option import Foreseen
-from agl_learning.advantages.weighing import check_copies
 from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import version_lag
 from agl_learning.garbage import without_collections
@@ -139,7 +138,7 @@ class PolicyTraining(OnlineTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_copies(self.title, self, group_size=self.group_size)
+        self.weighing.check_copies(self.title, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self.server.type, self.deterministic, self.max_staleness)
         self._sampling_copy: Any = None

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from agl_records.ledger.documents import LOST, count_parts
 from agl_records.ledger.ledger import load_parts
-from agl_records.ledger.tables import Accounts, Sums
+from agl_records.ledger.tables import Accounts
 from agl_records.types import LedgerPart
 from agl_ui.data_sources import DataSource
 
@@ -55,14 +55,11 @@ class RunAccounts(Accounts):
         if (given := part.mean_credit) is not None:
             self.credits.setdefault((part.run or "", part.step), []).append(given)
 
-    def include(self, other: "RunAccounts") -> None:
-        """Count those of another step."""
-        for key, sums in other.steps.items():
-            self.steps.setdefault(key, Sums()).update(sums)
-        self.credits |= other.credits
-        self.problems += other.problems
-        self.lost += other.lost
-        self.num_read += other.num_read
+    def include(self, other: Accounts) -> None:
+        super().include(other)
+        if isinstance(other, RunAccounts):
+            self.credits |= other.credits
+            self.num_read += other.num_read
 
 
 async def accounts_of(source: DataSource, run: str, last_step: int | None) -> RunAccounts:

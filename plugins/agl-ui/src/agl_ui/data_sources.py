@@ -22,7 +22,7 @@ from agl_runs.folders import RUNS, STORE
 from agl_runs.records import Run
 from agl_runs.store import KIND as RUNS_KIND, query_runs
 from agl_ui.read_only_store import ReadOnlyStore
-from agl_views.runs.prompt_runs import ENTRIES
+from agl_views.runs.prompt_runs import PromptRuns
 from agl_views.tables.file_store import FewOpen, FileStore
 
 logger = logging.getLogger("agl.ui")
@@ -87,7 +87,7 @@ def _looks(store: LightningStore) -> list[Awaitable[Any]]:
         store.query_resources(sort_by="update_time", **newest),
         store.query_workers(**heard, limit=NEWEST),
         store.query_documents(RUNS_KIND),
-        store.query_documents(ENTRIES, limit=1),
+        store.query_documents(PromptRuns.ENTRIES, limit=1),
         store.query_documents(LEDGER, limit=1),
         store.query_documents(LOST),
     ]

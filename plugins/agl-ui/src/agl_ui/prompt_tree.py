@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from agl.errors import AglError, NotSupportedError
 from agl.types import PromptTemplate
 from agl_ui.data_sources import DataSource
-from agl_views.runs.prompt_runs import ENTRIES, PromptRuns
+from agl_views.runs.prompt_runs import PromptRuns
 from agl_views.tables.paging import page_behind
 
 PAGE, MOST_AT_ONCE = 500, 10_000
@@ -59,7 +59,7 @@ async def prompt_runs(source: DataSource) -> CachedPromptRuns:
 async def has_prompts(source: DataSource) -> bool:
     """Whether a run of the store may have optimised prompts."""
     try:
-        return bool(await source.store.query_documents(ENTRIES, limit=1))
+        return bool(await source.store.query_documents(PromptRuns.ENTRIES, limit=1))
     except NotSupportedError:  # a store of 0.3
         return False
     except AglError:  # which the page itself says

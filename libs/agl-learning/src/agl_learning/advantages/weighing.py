@@ -51,6 +51,44 @@ class WeighingOptions:
     def __post_init__(self) -> None:
         check_options("WeighingOptions", self)
 
+    def check_copies(self, owner: str, **copies: Any) -> None:
+        """Refuse a single rollout per task, by its option, where siblings are compared.
+
+        Raises:
+            ConfigError: It names the option and the estimator.
+        """
+        name = self.estimator.type
+        if name not in ACROSS_TASKS and ":" not in name:  # one's own may look at the whole step
+            try:
+                check_numbers(owner, least=2, **copies)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{error}: estimator {name!r} compares rollouts of one task"
+                ) from None
+
+    def is_solved(self, collected: Collected) -> bool:
+        """Whether equal rewards are all that kept usable rows from being trained.
+
+        What the collection has besides, such as a judge's calls, does not matter; but at least two
+        rollouts must have been compared, and none may have failed, or lack what is compared.
+        """
+        return (
+            _have_no_advantage(collected, self.estimator)
+            and _are_equal(collected, self.estimator)
+            and not collected.num_failed
+            and not (self.estimator.rewards and "no_reward" in collected.ledger.reasons())
+        )
+
+    def is_a_draw(self, collected: Collected) -> bool:
+        """Whether rewards differ, and still no rollout has an advantage.
+
+        With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
+        something is wrong, and none that there is nothing left to learn.
+        """
+        return _have_no_advantage(collected, self.estimator) and not _are_equal(
+            collected, self.estimator
+        )
+
 
 def check_weighing(owner: str, options: Any) -> None:
     """Refuse options, as ``WeighingOptions`` has them, that do not fit each other or this machine.
@@ -68,22 +106,6 @@ def check_weighing(owner: str, options: Any) -> None:
             f"{owner}: estimator {name!r} needs torch, which is not installed. Run: pip install "
             f"torch, or take {DEFAULT!r}"
         )
-
-
-def check_copies(owner: str, options: Any, **copies: Any) -> None:
-    """Refuse a single rollout per task, by the option that says so, where siblings are compared.
-
-    Raises:
-        ConfigError: It names the option and the estimator.
-    """
-    name = options.estimator.type
-    if name not in ACROSS_TASKS and ":" not in name:  # one's own may look at the whole step
-        try:
-            check_numbers(owner, least=2, **copies)
-        except ConfigError as error:
-            raise ConfigError(
-                f"{error}: estimator {name!r} compares rollouts of one task"
-            ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,46 +277,23 @@ def _book(
         ledger.train(row.only(kept), [advantages[n] for n in kept], number)
 
 
-def is_solved(collected: Collected, options: WeighingOptions) -> bool:
-    """Whether equal rewards are all that kept usable rows from being trained.
-
-    What the collection has besides, such as a judge's calls, does not matter; but at least two
-    rollouts must have been compared, and none may have failed, or lack what is compared.
-    """
-    return (
-        _have_no_advantage(collected, options)
-        and _are_equal(collected, options)
-        and not collected.num_failed
-        and not (options.estimator.rewards and "no_reward" in collected.ledger.reasons())
-    )
-
-
-def is_a_draw(collected: Collected, options: WeighingOptions) -> bool:
-    """Whether rewards differ, and still no rollout has an advantage.
-
-    With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
-    something is wrong, and none that there is nothing left to learn.
-    """
-    return _have_no_advantage(collected, options) and not _are_equal(collected, options)
-
-
-def _have_no_advantage(collected: Collected, options: WeighingOptions) -> bool:
+def _have_no_advantage(collected: Collected, estimator: Estimator) -> bool:
     """Whether rollouts were compared, and none of their calls is trained."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
     compared = Counter(
-        0 if options.estimator.type in ACROSS_TASKS else groups[rollout_id]
+        0 if estimator.type in ACROSS_TASKS else groups[rollout_id]
         for rollout_id in {one.rollout_id for one in _without_advantage(collected)}
     )
     return max(compared.values(), default=0) > 1 and not collected.ledger.trained
 
 
-def _are_equal(collected: Collected, options: WeighingOptions) -> bool:
+def _are_equal(collected: Collected, estimator: Estimator) -> bool:
     """Whether calls that were compared and have no advantage have the same reward."""
     groups = {one.rollout.rollout_id: one.group for one in collected.ended}
     rewards: dict[tuple[int, str], list[list[float]]] = {}
     for one in _without_advantage(collected):
         if one.credit is not None:
-            group = 0 if options.estimator.type in ACROSS_TASKS else groups[one.rollout_id]
+            group = 0 if estimator.type in ACROSS_TASKS else groups[one.rollout_id]
             rewards.setdefault((group, one.credit.group), []).append([one.credit.reward or 0.0])
     # As coarse as the estimators, which keep seven digits.
     return all(moments(each, 1e-6).std == 0 for each in rewards.values())

@@ -4,16 +4,19 @@ Each sign is a function of the metrics of the last few steps, and of the rewards
 that it is the same for every trainer and after a restart. What a run has learned to the end is no
 sign: equal rewards and certain answers are as they should be where the reward has risen. Where
 several models are trained, each is looked at for itself.
+
+Each is said once: as a warning, in ``findings.jsonl`` in the run's folder, and at the end.
 """
 
+import json
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
-from agl_learning.reports.findings import Finding
-from agl_learning.reports.json_lines import is_number
+from agl_learning.reports.json_lines import is_number, read_json_lines
 
 STEPS: Final = 3
 """So many steps in a row must look alike before it is said; fewer where the run has fewer."""
@@ -40,6 +43,48 @@ TOKENIZER: Final = (
     "the ids; agl doctor compares them), and train with the tokenizer of the model",
 )
 """The likely cause, and the advice."""
+
+
+FINDINGS: Final = "findings.jsonl"
+"""In a run's folder: a JSON object per finding."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that keeps a run from learning."""
+
+    code: str
+    step: int
+    """After which it was noticed."""
+    seen: str
+    likely: str
+    """The cause that is most frequent."""
+    advice: str
+    model: str = ""
+    """Which it is about, where several are trained."""
+
+    def __str__(self) -> str:
+        return f"{self.seen}. Likely cause: {self.likely}. {self.advice}"
+
+    @classmethod
+    def read(cls, folder: Path) -> tuple[list["Finding"], str]:
+        """Those of a run, and which lines cannot be read and are left out, in words."""
+        found: list[Finding] = []
+        read = read_json_lines(folder / FINDINGS)
+        for number, said in read.objects:
+            kinds = {name: int if name == "step" else str for name in said}
+            try:
+                if any(type(said[name]) is not kind for name, kind in kinds.items()):
+                    raise TypeError
+                found.append(cls(**said))
+            except TypeError:
+                read.leave_out(f"line {number}: no finding")
+        return found, read.unread
+
+    def write(self, folder: Path) -> None:
+        """Append it to those of a run."""
+        with (folder / FINDINGS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl_learning.reports.diagnostics import Diagnostics, nothing_to_gain
-from agl_learning.reports.findings import Finding, read_findings, write_finding
+from agl_learning.reports.diagnostics import Diagnostics, Finding, nothing_to_gain
 from agl_learning.reports.json_lines import read_json_lines
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.run_metrics import RunMetrics
@@ -18,6 +17,8 @@ from agl_runs.result import SUMMARY
 
 logger = logging.getLogger("agl.learning")
 
+Tell = Callable[..., Awaitable[None]]
+"""Calls a hook by its name, see ``Algorithm.tell``."""
 GAP_LIMIT = 0.05
 """Nats between recorded and present log-probabilities that rounding does not explain."""
 
@@ -117,7 +118,7 @@ class Report:
         evaluations = [line for line in self._read() if "val/rollouts/succeeded" in line]
         last: dict[str, Any] = evaluations[-1] if evaluations else {}
         copies = {name: value for name, value in last.items() if "@" in name}
-        warnings = [str(finding) for finding in read_findings(self.folder)[0]]
+        warnings = [str(finding) for finding in Finding.read(self.folder)[0]]
         is_unchanged = self._is_frozen or self._diagnostics.is_unchanged
         changed = {"weights_changed": False} if is_unchanged else {}
         return {**copies, **changed, "warnings": warnings}
@@ -146,8 +147,8 @@ class Report:
         if self.metrics_path.exists():
             sync(self.metrics_path)
 
-    async def step(self, number: int, metrics: dict[str, Any], *, again: bool = False) -> None:
-        """A training step has ended; ``again``, an earlier start has told the hooks of it."""
+    async def step(self, number: int, metrics: dict[str, Any], tell: Tell | None = None) -> None:
+        """A training step has ended; ``tell`` has hooks hear of it, by default all of them."""
         self.write(metrics)
         reward = metrics.get("reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
@@ -164,16 +165,16 @@ class Report:
             )
         self._diagnostics.add(metrics)
         self._warn(self._diagnostics.found())
-        if not again:
-            await self._algorithm.tell("on_step_end", step=number, metrics=dict(metrics))
+        tell = tell or self._algorithm.tell
+        await tell("on_step_end", step=number, metrics=dict(metrics))
 
     def _warn(self, findings: Iterable[Finding]) -> None:
         """Say once, in the log and in the folder, what keeps the run from learning."""
-        said = {(one.code, one.model) for one in read_findings(self.folder)[0]}
+        said = {(one.code, one.model) for one in Finding.read(self.folder)[0]}
         for finding in findings:
             if (finding.code, finding.model) not in said:
                 logger.warning("step %d: %s", finding.step, finding)
-                write_finding(self.folder, finding)
+                finding.write(self.folder)
 
     def say_unchanging(self, option: str) -> None:
         """Say of a run that begins that an option, which is 0, keeps its weights as they are."""
@@ -187,8 +188,10 @@ class Report:
         )
         self._warn([finding])
 
-    async def evaluation(self, step: int, metrics: dict[str, Any], *, again: bool = False) -> None:
-        """An evaluation has ended; for ``again``, see ``step``."""
+    async def evaluation(
+        self, step: int, metrics: dict[str, Any], tell: Tell | None = None
+    ) -> None:
+        """An evaluation has ended; for ``tell``, see ``step``."""
         self.write(metrics)
         reward = metrics.get("val/reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
@@ -198,8 +201,8 @@ class Report:
             logger.info("after step %d: held-out reward %s", step, shown)
         if step == 0 and (sign := nothing_to_gain(metrics)) is not None:
             self._warn([sign])
-        if not again:
-            await self._algorithm.tell("on_evaluation_end", step=step, metrics=dict(metrics))
+        tell = tell or self._algorithm.tell
+        await tell("on_evaluation_end", step=step, metrics=dict(metrics))
 
     def summary(self, summary: dict[str, Any]) -> None:
         """Write ``summary.json``, which says of which start of the run it is."""

@@ -53,8 +53,6 @@ from agl_learning.advantages.weighing import (
     Weighed,
     WeighingOptions,
     check_weighing,
-    is_a_draw,
-    is_solved,
     weigh,
 )
 from agl_learning.collect.results import Collected
@@ -363,11 +361,11 @@ class OnlineTraining(Training):
 
     def is_solved(self, collected: Collected) -> bool:
         """Whether equal rewards are all that kept what was collected from being trained."""
-        return is_solved(collected, self.weighing)
+        return self.weighing.is_solved(collected)
 
     def is_a_draw(self, collected: Collected) -> bool:
         """Whether rewards differ, and still nothing has an advantage; no sign of anything."""
-        return is_a_draw(collected, self.weighing)
+        return self.weighing.is_a_draw(collected)
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
         """Warn, once, where an update says that what sampling recorded is not the model's."""

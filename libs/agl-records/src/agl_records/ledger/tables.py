@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from agl.cli.shared import note, table_text
 from agl.store.base import LightningStore
@@ -12,10 +12,6 @@ from agl_records.ledger.ledger import Ledger, load_parts
 from agl_records.types import LedgerError, LedgerPart
 from agl_runs.store import query_runs
 
-Key = tuple[str, str, int | None, str]
-"""(run, algorithm, step, mode)."""
-Sums = Counter[tuple[str, str]]
-"""(kind, bin) -> how many; a bin is "total", the good one, or a reason of exclusion."""
 _GOOD_BINS = {"rollouts": "trained", "calls": "trained", "rewards": "used"}
 """What is counted, and the name of its good bin."""
 _LAST_STEPS = 10
@@ -25,6 +21,65 @@ MOST_ACCOUNTS = 1_000
 _NEWEST_ROLLOUTS = 500
 """Whose steps these are."""
 _COLUMNS = ["step", "mode", "rollouts", "trained", "calls", "calls trained", "excluded", "because"]
+
+
+class Sums(Counter[tuple[str, str]]):
+    """(kind, bin) -> how many; a bin is "total", the good one, or a reason of exclusion."""
+
+    @classmethod
+    def of(cls, part: LedgerPart) -> "Sums":
+        """Count the account of a rollout.
+
+        Raises:
+            LedgerError: It cannot be read, or does not balance.
+        """
+        if part.problem:
+            raise LedgerError(f"its account cannot be read: {part.problem}")
+        ledger = Ledger.of_parts([part])
+        ledger.check()
+        summary = ledger.summary()
+        # Calls stand at the top of a summary, the other two under their names.
+        by_kind = {**summary, "calls": {**summary, "total": summary["calls"]}}
+        sums = cls()
+        for kind, good in _GOOD_BINS.items():
+            for name in ("total", good):
+                sums[kind, name] = by_kind[kind][name]
+            sums.update({(kind, reason): n for reason, n in by_kind[kind]["excluded"].items()})
+        return sums
+
+    def excluded(self, kind: str) -> Counter[str]:
+        """Reason -> how many."""
+        good = ("total", _GOOD_BINS[kind])
+        both = self.items()
+        return Counter({name: n for (of, name), n in both if of == kind and name not in good})
+
+    def reasons(self, kind: str) -> str:
+        """Each with its number, the most frequent first; "" for none."""
+        return ", ".join(f"{n} {reason}" for reason, n in self.excluded(kind).most_common())
+
+    def as_json(self) -> dict[str, Any]:
+        """Kind -> total, good bin, and the excluded per reason."""
+        return {
+            kind: {
+                "total": self[kind, "total"],
+                good: self[kind, good],
+                "excluded": dict(self.excluded(kind)),
+            }
+            for kind, good in _GOOD_BINS.items()
+        }
+
+    def cells(self) -> list[object]:
+        """Of a line of a table."""
+        # A rollout may have a reason that none of its calls has, or no call at all.
+        rollouts = self.reasons("rollouts")
+        because = [self.reasons("calls"), f"rollouts: {rollouts}" if rollouts else ""]
+        kinds = ("rollouts", "calls")
+        counts = [self[kind, name] for kind in kinds for name in ("total", "trained")]
+        return [*counts, self.excluded("calls").total(), "; ".join(filter(None, because))]
+
+
+Key = tuple[str, str, int | None, str]
+"""(run, algorithm, step, mode)."""
 
 
 @dataclass
@@ -43,47 +98,122 @@ class Accounts:
     left_out: int = 0
     """Accounts of earlier steps, which were not read."""
 
+    @classmethod
+    async def read(
+        cls, store: LightningStore, step: int | None = None, run: str | None = None
+    ) -> Self:
+        """Read all accounts of a store, page by page.
+
+        Args:
+            store: Where they are.
+            step: Only this one, and keep its parts; then nothing is said of rollouts in none.
+            run: Only of this run; then nothing is said of rollouts that are in none.
+        """
+        accounts, known = cls(), set[str]()
+        runs = [run] if run is not None or step is None else await _runs(store)
+        for one in runs:
+            async for part in each_part(store, run=one, step=step):
+                known.add(part.rollout_id)
+                accounts.add(part)
+                if step is not None and not part.lost and not part.problem:
+                    accounts.parts.append(part)
+        if run is None and step is None:
+            accounts.without = (await store.query_rollouts(limit=1)).total - len(known)
+        return accounts
+
+    @classmethod
+    async def read_newest(cls, store: LightningStore) -> Self:
+        """Read the accounts of a store, or where there are many, of its newest steps, whole."""
+        total = await count_parts(store)
+        if total <= MOST_ACCOUNTS:
+            return await cls.read(store)
+        newest = await store.query_rollouts(sort_order="desc", limit=_NEWEST_ROLLOUTS)
+        abouts = [one.metadata or {} for one in newest]
+        steps = [(one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one}]
+        found: list[LedgerPart] = []
+        for run, step in dict.fromkeys(steps):
+            of_step = await load_parts(store, run=run, step=step, lost=None)
+            if found and len(found) + len(of_step) > MOST_ACCOUNTS:
+                break
+            found += of_step
+        if not found:  # these rollouts are of no step
+            found = await load_parts(store, newest, lost=None)
+        accounts = cls(left_out=total - len(found))
+        for part in found:
+            accounts.add(part)
+        return accounts
+
     def add(self, part: LedgerPart) -> None:
         """Count one."""
         if part.lost:
             self.lost += 1
             return
         try:
-            sums = _sums_of(part)
+            sums = Sums.of(part)
         except LedgerError as error:
             self.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
             return
-        key = (part.run or "", part.algorithm or "", part.step, part.mode or "")
+        self._count((part.run or "", part.algorithm or "", part.step, part.mode or ""), sums)
+
+    def include(self, other: "Accounts") -> None:
+        """Count those of other steps."""
+        for key, sums in other.steps.items():
+            self._count(key, sums)
+        self.problems += other.problems
+        self.lost += other.lost
+
+    def _count(self, key: Key, sums: Sums) -> None:
         self.steps.setdefault(key, Sums()).update(sums)
 
     @property
     def total(self) -> Sums:
         """Over all steps."""
-        return sum(self.steps.values(), Sums())
+        whole = Sums()
+        for sums in self.steps.values():
+            whole.update(sums)
+        return whole
 
+    def text(self, last: int | None = None) -> str:
+        """A table with a line per step and mode, and the total below.
 
-async def read_accounts(
-    store: LightningStore, step: int | None = None, run: str | None = None
-) -> Accounts:
-    """Read all accounts of a store, page by page.
+        ``last`` leaves out earlier steps, but for what came before the first one.
 
-    Args:
-        store: Where they are.
-        step: Only this one, and keep its parts; then nothing is said of rollouts in none.
-        run: Only of this run; then nothing is said of rollouts that are in none.
-    """
-    accounts = Accounts()
-    known: set[str] = set()
-    runs = [run] if run is not None or step is None else await _runs(store)
-    for one in runs:
-        async for part in each_part(store, run=one, step=step):
-            known.add(part.rollout_id)
-            accounts.add(part)
-            if step is not None and not part.lost and not part.problem:
-                accounts.parts.append(part)
-    if run is None and step is None:
-        accounts.without = (await store.query_rollouts(limit=1)).total - len(known)
-    return accounts
+        The run is named where there are several.
+        """
+        runs = list(dict.fromkeys(run for run, *_ in self.steps))
+
+        def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
+            (run, algorithm, step, mode), _ = item
+            return (runs.index(run), step or 0, algorithm, mode)
+
+        steps = sorted(self.steps.items(), key=order)
+        shown = list(dict.fromkeys((run, step) for (run, _, step, _), _ in steps if step))
+        shown = shown[-(last or 0) :]
+        rows = [
+            [run, "" if step is None else step, mode, *sums.cells()]
+            for (run, _, step, mode), sums in steps
+            if not step or (run, step) in shown
+        ]
+        rows.append(["", "these" if self.left_out else "total", "", *self.total.cells()])
+        first = 0 if len(runs) > 1 else 1
+        cells = [row[first:] for row in rows]
+        return table_text(["run", *_COLUMNS][first:], cells)
+
+    def ending(self) -> str | None:
+        """What ``agl run`` says of the ledger at its end: the last steps; None where there is none.
+
+        Accounts that are in no sum belong to earlier steps or starts; ``agl ledger`` tells of them.
+        """
+        if not self.steps and not self.problems:
+            return None
+        for problem in self.problems:
+            note(problem)
+        steps = {(run, step) for run, _, step, _ in self.steps if step}
+        # Steps whose accounts were not read count by the number of the last one.
+        number = max([len(steps), *(step for _, step in steps)])
+        cut = f"the last {_LAST_STEPS} of {number} steps" if number > _LAST_STEPS else ""
+        title = f"ledger       {cut}".rstrip()
+        return f"{title}\n{self.text(last=_LAST_STEPS)}"
 
 
 async def _runs(store: LightningStore) -> Sequence[str | None]:
@@ -91,123 +221,3 @@ async def _runs(store: LightningStore) -> Sequence[str | None]:
     runs = [one.run_id for one in await query_runs(store)]
     counted = sum([await count_parts(store, run=one) for one in runs])
     return runs if counted == await count_parts(store) else [None]
-
-
-async def read_newest_accounts(store: LightningStore) -> Accounts:
-    """Read the accounts of a store, or where there are many, those of its newest steps, whole."""
-    total = await count_parts(store)
-    if total <= MOST_ACCOUNTS:
-        return await read_accounts(store)
-    accounts = Accounts()
-    newest = await store.query_rollouts(sort_order="desc", limit=_NEWEST_ROLLOUTS)
-    abouts = [one.metadata or {} for one in newest]
-    steps = dict.fromkeys((one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one})
-    found: list[LedgerPart] = []
-    for run, step in steps:
-        of_step = await load_parts(store, run=run, step=step, lost=None)
-        if found and len(found) + len(of_step) > MOST_ACCOUNTS:
-            break
-        found += of_step
-    if not found:  # these rollouts are of no step
-        found = await load_parts(store, newest, lost=None)
-    for part in found:
-        accounts.add(part)
-    accounts.left_out = total - len(found)
-    return accounts
-
-
-def _sums_of(part: LedgerPart) -> Sums:
-    """Count the account of a rollout.
-
-    Raises:
-        LedgerError: It cannot be read, or does not balance.
-    """
-    if part.problem:
-        raise LedgerError(f"its account cannot be read: {part.problem}")
-    ledger = Ledger.of_parts([part])
-    ledger.check()
-    summary = ledger.summary()
-    # Calls stand at the top of a summary, the other two under their names.
-    by_kind = {**summary, "calls": {**summary, "total": summary["calls"]}}
-    sums = Sums()
-    for kind, good in _GOOD_BINS.items():
-        for name in ("total", good):
-            sums[kind, name] = by_kind[kind][name]
-        sums.update({(kind, reason): n for reason, n in by_kind[kind]["excluded"].items()})
-    return sums
-
-
-def excluded(sums: Sums, kind: str) -> Counter[str]:
-    """Reason -> how many."""
-    good = ("total", _GOOD_BINS[kind])
-    return Counter({name: n for (of, name), n in sums.items() if of == kind and name not in good})
-
-
-def as_json(sums: Sums) -> dict[str, Any]:
-    """Kind -> total, good bin, and the excluded per reason."""
-    return {
-        kind: {
-            "total": sums[kind, "total"],
-            good: sums[kind, good],
-            "excluded": dict(excluded(sums, kind)),
-        }
-        for kind, good in _GOOD_BINS.items()
-    }
-
-
-def steps_text(accounts: Accounts, last: int | None = None) -> str:
-    """A table with a line per step and mode, and the total below.
-
-    ``last`` leaves out earlier steps, but for what came before the first one.
-
-    The run is named where there are several.
-    """
-    runs = list(dict.fromkeys(run for run, *_ in accounts.steps))
-
-    def order(item: tuple[Key, Sums]) -> tuple[object, ...]:
-        (run, algorithm, step, mode), _ = item
-        return (runs.index(run), step or 0, algorithm, mode)
-
-    steps = sorted(accounts.steps.items(), key=order)
-    shown = list(dict.fromkeys((run, step) for (run, _, step, _), _ in steps if step))
-    shown = shown[-(last or 0) :]
-    rows = [
-        [run, "" if step is None else step, mode, *_cells(sums)]
-        for (run, _, step, mode), sums in steps
-        if not step or (run, step) in shown
-    ]
-    rows.append(["", "these" if accounts.left_out else "total", "", *_cells(accounts.total)])
-    first = 0 if len(runs) > 1 else 1
-    cells = [row[first:] for row in rows]
-    return table_text(["run", *_COLUMNS][first:], cells)
-
-
-def _cells(sums: Sums) -> list[object]:
-    calls, rollouts = excluded(sums, "calls"), excluded(sums, "rollouts")
-    # A rollout may have a reason that none of its calls has, or no call at all.
-    because = [reasons_text(calls), f"rollouts: {reasons_text(rollouts)}" if rollouts else ""]
-    counts = [sums[kind, name] for kind in ("rollouts", "calls") for name in ("total", "trained")]
-    return [*counts, calls.total(), "; ".join(filter(None, because))]
-
-
-def reasons_text(counts: Counter[str]) -> str:
-    """Each with its number, the most frequent first; "" for none."""
-    return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
-
-
-async def ledger_summary(store: LightningStore) -> str | None:
-    """What ``agl run`` says of the ledger at its end: the last steps; None where there is none.
-
-    Accounts that are in no sum belong to earlier steps or starts; ``agl ledger`` tells of them.
-    """
-    accounts = await read_newest_accounts(store)
-    if not accounts.steps and not accounts.problems:
-        return None
-    for problem in accounts.problems:
-        note(problem)
-    steps = {(run, step) for run, _, step, _ in accounts.steps if step}
-    # Steps whose accounts were not read count by the number of the last one.
-    number = max([len(steps), *(step for _, step in steps)])
-    cut = f"the last {_LAST_STEPS} of {number} steps" if number > _LAST_STEPS else ""
-    title = f"ledger       {cut}".rstrip()
-    return f"{title}\n{steps_text(accounts, last=_LAST_STEPS)}"

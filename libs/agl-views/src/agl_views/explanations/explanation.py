@@ -13,13 +13,15 @@ from agl_records.ledger.ledger import load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import Credit, Exclusion, ExclusionReason, LedgerPart, Trained
-from agl_views.explanations.reward_lines import (
+from agl_views.explanations.trace_reader import (
+    Part,
     RefusedReward,
     RewardLine,
+    Trace,
+    read_trace,
     refused_rewards,
     reward_lines,
 )
-from agl_views.explanations.trace_reader import Part, Trace, read_trace
 
 Account = tuple[Rollout, LedgerPart]
 

@@ -20,9 +20,8 @@ from agl_runs.records import Run
 from agl_runs.result import with_reward
 from agl_runs.store import get_run
 from agl_views.explanations.explanation import CallLine, Chain, group_of
-from agl_views.explanations.objective_terms import terms_of
 from agl_views.explanations.recomputation import calls_of, compared_credits, moments_in, recompute
-from agl_views.explanations.token_parts import Bin, Group, Member, Step, TokenExplanation
+from agl_views.explanations.token_parts import Bin, Group, Member, Step, TokenExplanation, terms_of
 
 METRICS = (
     "grad_norm",

@@ -8,7 +8,7 @@ a candidate have such an object as ``prompts`` in their metadata.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
@@ -17,14 +17,6 @@ from agl_learning.collect.results import COUNTED
 from agl_runs.result import with_reward
 from agl_runs.store import RUN_ID
 
-FIELD: Final = "prompts"
-"""Key in the metadata of every rollout of a run."""
-ENTRIES: Final = "prompts"
-"""Kind of the documents of all runs."""
-EVALUATION: Final = "evaluation"
-"""Kind of the rollouts that runners claim."""
-SEED: Final = "seed"
-"""Id of the candidate that a run begins with."""
 ENDED: Final = ("succeeded", "failed", "cancelled")
 
 
@@ -104,7 +96,7 @@ class PromptRun:
     @property
     def leader(self) -> str:
         """The best in the search so far."""
-        return self.rounds[max(self.rounds)]["beam"][0] if self.rounds else SEED
+        return self.rounds[max(self.rounds)]["beam"][0] if self.rounds else PromptRuns.SEED
 
     @property
     def best(self) -> str | None:
@@ -154,7 +146,7 @@ class PromptRun:
         answer = cast("dict[str, Any]", entry["answer"])
         self.run_id = entry.get(RUN_ID) or self.run_id
         if kind == "start":
-            self.candidate(SEED).texts = dict(answer.get("seed prompts", {}))
+            self.candidate(PromptRuns.SEED).texts = dict(answer.get("seed prompts", {}))
         elif kind == "critique":
             self.candidate(name).critique = str(answer.get("text", ""))
         elif kind == "candidate":
@@ -177,6 +169,15 @@ class PromptRun:
 class PromptRuns:
     """The prompt runs of one store, as far as it was read."""
 
+    FIELD: ClassVar[str] = "prompts"
+    """Key in the metadata of every rollout of a run."""
+    ENTRIES: ClassVar[str] = "prompts"
+    """Kind of the documents of all runs."""
+    EVALUATION: ClassVar[str] = "evaluation"
+    """Kind of the rollouts that runners claim."""
+    SEED: ClassVar[str] = "seed"
+    """Id of the candidate that a run begins with."""
+
     runs: dict[str, PromptRun] = field(default_factory=dict[str, PromptRun])
     """By ``PromptRun.key``, in the order in which they began."""
     open: set[str] = field(default_factory=set[str])
@@ -187,7 +188,7 @@ class PromptRuns:
     async def take_entries(self, store: LightningStore) -> None:
         """Read the entries of a store, in the order in which they were made."""
         try:
-            found = [one.body for one in await store.query_documents(ENTRIES)]
+            found = [one.body for one in await store.query_documents(self.ENTRIES)]
         except NotSupportedError:  # a store of 0.3
             return
         for entry in sorted(found, key=lambda entry: entry.get("time", 0.0)):
@@ -196,9 +197,9 @@ class PromptRuns:
     async def take(self, store: LightningStore, rollouts: Iterable[Rollout]) -> None:
         """Read rollouts of a store; those of no search are passed over."""
         for rollout in rollouts:
-            given: Any = (rollout.metadata or {}).get(FIELD)
+            given: Any = (rollout.metadata or {}).get(self.FIELD)
             values = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-            if values.get("kind") != EVALUATION:
+            if values.get("kind") != self.EVALUATION:
                 continue
             (self.open.discard if rollout.status in ENDED else self.open.add)(rollout.rollout_id)
             one = await with_reward(store, rollout)

@@ -14,9 +14,9 @@ from agl_inspect.show.rollout import call_lines
 from agl_runs.finding import find_code, placed
 from agl_runs.store import get_run
 from agl_views.explanations.explanation import Explanation, TokenLine, explain
-from agl_views.explanations.reward_lines import refused_text
 from agl_views.explanations.token_explanation import explain_token
 from agl_views.explanations.token_parts import TokenExplanation
+from agl_views.explanations.trace_reader import refused_text
 from agl_views.tables.file_store import FileStore
 from agl_views.tables.stores import open_store, store_options
 

@@ -9,13 +9,7 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_records.calls.sources.unread import by_scope
-from agl_records.ledger.tables import (
-    Accounts,
-    as_json,
-    read_accounts,
-    read_newest_accounts,
-    steps_text,
-)
+from agl_records.ledger.tables import Accounts
 from agl_records.types import EXCLUSION_REASONS, LedgerError
 from agl_views.tables.stores import open_store
 
@@ -40,8 +34,8 @@ def command(
 
     async def read(store: LightningStore) -> Accounts:
         if read_all or step is not None:
-            return await read_accounts(store, step)
-        return await read_newest_accounts(store)
+            return await Accounts.read(store, step)
+        return await Accounts.read_newest(store)
 
     accounts = read_and_close(open_store(run, url), read)
     problems = accounts.problems
@@ -60,7 +54,7 @@ def command(
 
 
 def _print(accounts: Accounts) -> None:
-    click.echo(steps_text(accounts))
+    click.echo(accounts.text())
     excluded = [one for part in accounts.parts for one in part.excluded]
     if excluded:
         click.echo()
@@ -100,11 +94,11 @@ def _as_json(accounts: Accounts) -> dict[str, Any]:
                 "algorithm": algorithm or None,
                 "step": step,
                 "mode": mode or None,
-                **as_json(sums),
+                **sums.as_json(),
             }
             for (run, algorithm, step, mode), sums in accounts.steps.items()
         ],
-        "total": as_json(accounts.total),
+        "total": accounts.total.as_json(),
         "accounts_left_out": accounts.left_out,
         "rollouts_without_account": accounts.without,
         "lost_accounts": accounts.lost,

@@ -12,7 +12,7 @@ from agl.types import Rollout, RolloutMode
 from agl.utils.text import shorten
 from agl_inspect.readable import read_undamaged
 from agl_inspect.runs.lookup import file_of, find_run
-from agl_records.final_rewards import final_reward, reward_text
+from agl_records.final_rewards import FinalReward, final_reward
 from agl_runs.local_runs import one_of
 from agl_runs.store import query_runs
 from agl_views.tables.rollout_table import Listed, Wanted, listed
@@ -84,7 +84,7 @@ def command(
         print_json(rows)
     else:
         for row in rows:
-            row["reward"] = reward_text(row["reward"], row["reward_on_the_way"])
+            row["reward"] = FinalReward(row["reward"], row["reward_on_the_way"]).text()
         print_table(COLUMNS, [[_short(row[name]) for name in COLUMNS] for row in rows], cut=True)
     if found.total is not None and len(rows) < found.total:
         note(f"{len(rows)} of {found.total} rollouts; --last and --all show more")

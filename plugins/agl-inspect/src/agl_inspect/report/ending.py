@@ -39,10 +39,8 @@ async def end_of_run(store: LightningStore, result: RunResult) -> str:
 
 def write_report(facts: RunFacts, folder: Path) -> Path:
     """Write the page, and the curve where there is one, into a folder; where the page is."""
-    curve = [(step, reward) for step, reward in facts.curve if reward is not None]
-    marks = [(one.step, one.reward) for one in facts.held_out if one.reward is not None]
     title = f"mean reward of run {facts.result.run_id}"
-    if drawn := svg_curve(curve, marks, title=title, alone=True):
+    if drawn := svg_curve(*facts.points, title=title, alone=True):
         write_whole(folder / CURVE, drawn)
     write_whole(folder / REPORT, page(facts))
     return folder / REPORT

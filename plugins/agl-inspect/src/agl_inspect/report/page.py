@@ -100,9 +100,7 @@ def _figure(value: str, name: str) -> str:
 
 
 def _curve(facts: RunFacts) -> Iterator[str]:
-    curve = [(step, reward) for step, reward in facts.curve if reward is not None]
-    marks = [(one.step, one.reward) for one in facts.held_out if one.reward is not None]
-    if drawn := svg_curve(curve, marks, title="mean reward by step"):
+    if drawn := svg_curve(*facts.points, title="mean reward by step"):
         yield f"<h2>Reward by step</h2>{drawn}"
     if facts.held_out:
         rows = [[one.step, number(one.reward), one.rollouts or ""] for one in facts.held_out]

@@ -107,8 +107,7 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
 
 
 def _curve(facts: RunFacts, width: int) -> list[str]:
-    curve = [(step, reward) for step, reward in facts.curve if reward is not None]
-    marks = [(one.step, one.reward) for one in facts.held_out if one.reward is not None]
+    curve, marks = facts.points
     lines = text_curve(curve, marks, width)
     if lines and marks:
         lines[-1] += "" if len(lines[-1]) > width - 14 else f"   {HELD_OUT} held-out"

@@ -4,7 +4,6 @@ The one place that works it out; the summary at the end of a run, ``agl report``
 and ``agl show`` say it in their words.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,10 +13,10 @@ from agl.algorithm.run_result import RunResult
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
 from agl_inspect.runs.run_time import seconds_of
-from agl_learning.reports.findings import Finding, read_findings
+from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
-from agl_records.ledger.tables import Sums, excluded, read_accounts
+from agl_records.ledger.tables import Accounts, Sums
 from agl_runs.finding import innermost
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
@@ -71,6 +70,13 @@ class RunFacts:
     def curve(self) -> list[tuple[int, float | None]]:
         """(step, mean reward) of training."""
         return list(self.metrics.rewards.items())
+
+    @property
+    def points(self) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """The same of those steps that have one, and of the evaluations: what is drawn."""
+        marks = [(one.step, one.reward) for one in self.held_out]
+        both = [[(step, y) for step, y in one if y is not None] for one in (self.curve, marks)]
+        return both[0], both[1]
 
     @property
     def held_out_before(self) -> HeldOut | None:
@@ -135,7 +141,7 @@ async def run_facts(
         known = run.run_id if run else "", Path(run.folder) if run and run.folder else None, run
         result = known_of(*known) if is_quick else await result_of(store, *known)
     metrics = RunMetrics.read(result.folder, result)
-    findings, lost = ([], "") if result.folder is None else read_findings(result.folder)
+    findings, lost = ([], "") if result.folder is None else Finding.read(result.folder)
     held_out = _held_out(metrics)
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
@@ -155,7 +161,7 @@ async def run_facts(
         held_out=held_out,
         calls=calls["calls", "total"],
         calls_trained=calls["calls", "trained"],
-        excluded=dict(excluded(calls, "calls").most_common()),
+        excluded=dict(calls.excluded("calls").most_common()),
         findings=findings,
         unread="; ".join(filter(None, [metrics.unread, lost])),
         **_checkpoints(result, held_out),
@@ -181,15 +187,15 @@ def _said_calls(folder: Path | None) -> Sums:
         counts: dict[str, int] = {"total": said["calls"], "trained": said["calls_trained"]}
         counts |= said["calls_excluded"]
     except (TypeError, KeyError):
-        return Counter()
-    return Counter({("calls", name): number for name, number in counts.items() if number})
+        return Sums()
+    return Sums({("calls", name): number for name, number in counts.items() if number})
 
 
 async def _calls(store: LightningStore, run_id: str) -> Sums:
     try:
-        return (await read_accounts(store, run=run_id)).total
+        return (await Accounts.read(store, run=run_id)).total
     except NotSupportedError:
-        return Counter()
+        return Sums()
 
 
 def _checkpoints(result: RunResult, held_out: Iterable[HeldOut]) -> dict[str, Any]:

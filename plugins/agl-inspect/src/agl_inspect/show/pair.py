@@ -11,7 +11,7 @@ from agl.utils.text import printable, shorten
 from agl_inspect.figures import mean, rounded
 from agl_inspect.show.id_queries import task_id
 from agl_inspect.show.rollout import cut
-from agl_records.final_rewards import reward_text
+from agl_records.final_rewards import FinalReward
 from agl_runs.result import failure_text
 from agl_views.explanations.rollout_view import Shown, show, text_of
 from agl_views.explanations.trace_reader import Part
@@ -185,5 +185,5 @@ def _turn(letter: str, number: int, turn: Turn, full: bool) -> Iterator[str]:
 def _cell(figures: dict[str, Any], name: str) -> str:
     value = figures[name]
     if name == "reward":
-        return reward_text(value, figures["reward_on_the_way"], "none")
+        return FinalReward(value, figures["reward_on_the_way"]).text("none")
     return shorten("none" if value is None else str(*rounded([value])), 26)

@@ -13,13 +13,13 @@ from agl.store.base import LightningStore
 from agl.types import Attempt, Span
 from agl.utils.text import printable
 from agl_inspect.figures import number
-from agl_records.final_rewards import reward_text
+from agl_records.final_rewards import FinalReward
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS
 from agl_runs.user_code import place_of
 from agl_views.explanations.explanation import CallLine, explain
-from agl_views.explanations.reward_lines import refused_text
 from agl_views.explanations.rollout_view import Shown, message_text, text_of
+from agl_views.explanations.trace_reader import refused_text
 from agl_views.explanations.turns import answer_of, num_repeated
 
 BAR_WIDTH = 30
@@ -78,7 +78,7 @@ def _head(shown: Shown) -> Iterator[str]:
     mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
     given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
     if len(mine) > 1 and attempt and attempt.status == "succeeded":
-        given = f"{reward_text(shown.given.reward, None, 'none')} counts, of {given}"
+        given = f"{FinalReward(shown.given.reward).text('none')} counts, of {given}"
     elif given and attempt and attempt.status != "succeeded":
         given += " on the way: it counts only where the attempt succeeds"
     refused = [one for one in told.refused if attempt and one.attempt_id == attempt.attempt_id]

@@ -14,7 +14,7 @@ from agl_inspect.figures import mean, rounded
 from agl_inspect.show.id_queries import reading_of, task_id
 from agl_inspect.show.rollout import cut, indented
 from agl_records.calls.reader import recorded_parts
-from agl_records.final_rewards import FinalReward, reward_text
+from agl_records.final_rewards import FinalReward
 from agl_records.ledger.ledger import load_parts
 from agl_runs.result import failure_text
 from agl_views.explanations.rollout_view import text_of
@@ -183,4 +183,4 @@ def _parting(shown: ShownTask, longest: int | None) -> Iterator[str]:
 
 
 def _reward(line: Line) -> str:
-    return reward_text(line.reward, line.reward_on_the_way)
+    return FinalReward(line.reward, line.reward_on_the_way).text()

@@ -12,7 +12,7 @@ from agl_ui.data_sources import DataSources
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
 from agl_ui.prompt_tree import prompt_runs
-from agl_views.runs.prompt_runs import SEED, Candidate, Evaluation, PromptRun
+from agl_views.runs.prompt_runs import Candidate, Evaluation, PromptRun, PromptRuns
 
 SPLITS = {"search": "in the search", "held_out": "on held-out tasks"}
 MOST_SHOWN = 200
@@ -52,7 +52,7 @@ async def write(request: Request, sources: DataSources) -> Page:
     if run is None:
         raise HTTPException(400, f"run={given['run'][:100]!r}: this store has no such prompt run")
     candidate = _chosen(run, given.get("candidate"), run.best or run.leader)
-    before = candidate.parent or SEED
+    before = candidate.parent or PromptRuns.SEED
     against = _chosen(run, given.get("against"), before)
     split = given.get("split", "search")
     if split not in SPLITS:

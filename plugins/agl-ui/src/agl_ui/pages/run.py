@@ -1,7 +1,8 @@
 """One run: whether it learns, what was trained, and why the rest failed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from agl.algorithm.run_result import FailureCause
 from agl.errors import ConfigError
 from agl.types import AttemptedRollout
 from agl_learning.reports.run_metrics import RunMetrics
-from agl_records.ledger.tables import excluded, reasons_text
+from agl_records.ledger.tables import Sums
 from agl_records.types import EXCLUSION_REASONS
 from agl_runs.differences import flat
 from agl_runs.folders import shown_status
@@ -219,16 +220,13 @@ def _rate(lines: list[dict[str, Any]]) -> float | None:
     return None
 
 
-def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]]:
+def _bars(steps: Mapping[Any, Sums], run_id: str) -> tuple[list[Bar], dict[str, str]]:
     """What became of calls per step, and the colour of each bin."""
     found = [(key, sums) for key, sums in steps.items() if key[0] in (run_id, "")]
     chosen = sorted(found, key=lambda one: -1 if one[0][2] is None else one[0][2])[-BARS:]
     whole = max((sums["calls", "total"] for _, sums in chosen), default=0)
-    names: dict[str, int] = {}
-    for _, sums in chosen:
-        for reason, number in excluded(sums, "calls").items():
-            names[reason] = names.get(reason, 0) + number
-    ranked = sorted(names, key=lambda name: -names[name])
+    names = sum((sums.excluded("calls") for _, sums in chosen), Counter[str]())
+    ranked = [name for name, _ in names.most_common()]
     own, others = ranked[:COLOURS], ranked[COLOURS:]
     kinds = {"trained": "trained", **{name: f"why{n}" for n, name in enumerate(own)}}
     rest = f"others: {', '.join(others)}"
@@ -237,9 +235,9 @@ def _bars(steps: dict[Any, Any], run_id: str) -> tuple[list[Bar], dict[str, str]
     bars: list[Bar] = []
     for (_, _, step, mode), sums in chosen:
         total, trained = sums["calls", "total"], sums["calls", "trained"]
-        of = excluded(sums, "calls")
+        of = sums.excluded("calls")
         why = {reason: of[reason] for reason in own} | {rest: sum(of[one] for one in others)}
         parts = shares({"trained": trained, **why}, kinds, whole)
-        left_out = reasons_text(excluded(sums, "rollouts"))
+        left_out = sums.reasons("rollouts")
         bars.append(Bar(step, mode, sums["rollouts", "total"], left_out, total, trained, parts))
     return bars, kinds

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from agl_views.explanations.explanation import CallLine
-from agl_views.explanations.objective_terms import terms_of
-from agl_views.explanations.reward_lines import RewardLine
-from agl_views.explanations.token_parts import Bin, Group, Step, TokenExplanation
+from agl_views.explanations.token_parts import Bin, Group, Step, TokenExplanation, terms_of
+from agl_views.explanations.trace_reader import RewardLine
 
 EVENT = RewardLine("s", 1, 1.0, "primary", "at-1")
 GROUP = Group("", (), 0.4, 0.5)
