@@ -4,10 +4,10 @@ import pytest
 
 from agl.errors import AdapterError
 from agl.semconv import AGL_VIRTUAL
-from agl_records.calls.span_tree import VIRTUAL_ROOT, Node, agent_name, build_tree, repair, walk
+from agl_records.calls.span_tree import VIRTUAL_ROOT, SpanNode
 
 
-def shape(node: Node) -> object:
+def shape(node: SpanNode) -> object:
     return node.name if not node.children else (node.name, [shape(c) for c in node.children])
 
 
@@ -15,14 +15,14 @@ def test_spans_hang_under_their_parents_in_order_of_start(trace):
     root = trace.span("root")
     trace.span("second", parent_id=root.span_id, start_time=20.0)
     trace.span("first", parent_id=root.span_id, start_time=10.0)
-    assert shape(build_tree(trace.spans)) == ("root", ["first", "second"])
+    assert shape(SpanNode.tree(trace.spans)) == ("root", ["first", "second"])
 
 
 def test_a_missing_parent_and_a_missing_root_are_made_up(trace):
     trace.span("a", parent_id="f" * 16, start_time=1.0, end_time=2.0)
     trace.span("b", parent_id="f" * 16, start_time=3.0, end_time=4.0)
     trace.span("alone", start_time=9.0)
-    root = build_tree(trace.spans)
+    root = SpanNode.tree(trace.spans)
     assert shape(root) == (VIRTUAL_ROOT, [(AGL_VIRTUAL, ["a", "b"]), "alone"])
     assert (root.children[0].start_time, root.children[0].end_time) == (1.0, 4.0)
 
@@ -31,12 +31,12 @@ def test_parents_that_go_in_a_circle_lose_no_span(trace):
     trace.span("a", span_id="a" * 16, parent_id="b" * 16)
     trace.span("b", span_id="b" * 16, parent_id="a" * 16)
     trace.span("self", span_id="c" * 16, parent_id="c" * 16)
-    assert sorted(n.name for n in walk(build_tree(trace.spans)) if n.span) == ["a", "b", "self"]
+    assert sorted(n.name for n in SpanNode.tree(trace.spans).walk() if n.span) == ["a", "b", "self"]
 
 
 def test_no_spans_are_an_error():
     with pytest.raises(AdapterError, match="got none"):
-        build_tree([])
+        SpanNode.tree([])
 
 
 def test_detached_spans_move_to_the_tightest_span_around_them(trace):
@@ -45,8 +45,8 @@ def test_detached_spans_move_to_the_tightest_span_around_them(trace):
     trace.span("tool", parent_id=trace.spans[1].span_id, start_time=20.0, end_time=40.0)
     trace.span("call", parent_id=root.span_id, start_time=25.0, end_time=30.0)
     trace.span("later", parent_id=root.span_id, start_time=60.0, end_time=70.0)
-    tree = build_tree(trace.spans)
-    repair(tree)
+    tree = SpanNode.tree(trace.spans)
+    tree.repair()
     assert shape(tree) == ("root", [("agent", [("tool", ["call"])]), "later"])
 
 
@@ -56,8 +56,8 @@ def test_detached_spans_move_to_the_tightest_span_around_them(trace):
 def test_repair_stops_when_one_child_is_left_and_at_equal_times(trace, begin, end, children):
     trace.span("a", start_time=0.0, end_time=10.0)
     trace.span("b", start_time=begin, end_time=end)
-    tree = build_tree(trace.spans)
-    repair(tree)
+    tree = SpanNode.tree(trace.spans)
+    tree.repair()
     assert shape(tree) == (VIRTUAL_ROOT, children)
 
 
@@ -76,7 +76,7 @@ def test_repair_stops_when_one_child_is_left_and_at_equal_times(trace, begin, en
 )
 def test_frameworks_name_their_agents(trace, name, attributes):
     trace.span(name, attributes)
-    assert agent_name(build_tree(trace.spans)) == "writer"
+    assert SpanNode.tree(trace.spans).agent_name == "writer"
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_frameworks_name_their_agents(trace, name, attributes):
 )
 def test_other_spans_name_no_agent(trace, attributes):
     trace.span("x", attributes)
-    assert agent_name(build_tree(trace.spans)) is None
+    assert SpanNode.tree(trace.spans).agent_name is None
 
 
 def as_defined(top):
     """``repair`` below ``top`` by its words: each child looks at all nodes."""
-    nodes = [node for node in walk(top) if node is not top]
+    nodes = [node for node in top.walk() if node is not top]
 
     def width(node):
         return (node.end_time or 0.0) - (node.start_time or 0.0)
@@ -119,10 +119,10 @@ def as_defined(top):
 def some_tree(seed):
     """A root with two children and up to twenty nodes below, whose times often are the same."""
     drawn = random.Random(seed)
-    nodes = [Node("root")]
+    nodes = [SpanNode("root")]
     for number in range(drawn.randint(2, 20)):
         start = drawn.randint(0, 12) / 2
-        node = Node(str(number), start_time=start, end_time=start + drawn.randint(0, 8) / 2)
+        node = SpanNode(str(number), start_time=start, end_time=start + drawn.randint(0, 8) / 2)
         above = nodes[0] if number < 2 or drawn.random() < 0.7 else drawn.choice(nodes)
         above.add(node)
         nodes.append(node)
@@ -132,6 +132,6 @@ def some_tree(seed):
 def test_detached_spans_go_where_looking_at_all_nodes_puts_them():
     for seed in range(500):
         found, expected = some_tree(seed), some_tree(seed)
-        repair(found)
+        found.repair()
         as_defined(expected)
         assert shape(found) == shape(expected), seed

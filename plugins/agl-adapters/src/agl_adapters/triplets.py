@@ -12,16 +12,9 @@ from agl.utils.checks import check_choice
 from agl.utils.otel import attributes_under, from_attributes
 from agl_adapters.credit.rewards import places
 from agl_records.calls.matching import compile_match, selects
-from agl_records.calls.reader import (
-    Recorded,
-    merged,
-    record_of,
-    rewards_above,
-    same_calls,
-    with_choices,
-)
+from agl_records.calls.reader import Recorded
 from agl_records.calls.sources.fields import make_call
-from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, ordered, repair, walk
+from agl_records.calls.span_tree import SpanNode, in_time, ordered
 from agl_records.final_rewards import graded_only
 from agl_records.row_builder import image_urls
 
@@ -35,7 +28,7 @@ class Turn:
     """A model call at its place in the tree."""
 
     record: Recorded
-    place: Node
+    place: SpanNode
     reward: float | None = None
 
 
@@ -92,24 +85,27 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def turns(self, source: Sequence[Any], /) -> list[Turn]:
         """The calls that become triplets, with their rewards; see ``adapt``."""
-        root = build_tree(in_time(as_span(span) for span in source))
+        root = SpanNode.tree(in_time(as_span(span) for span in source))
         if self.repair_hierarchy:
-            repair(root)
+            root.repair()
         return self.turns_in(root)
 
-    def turns_in(self, root: Node) -> list[Turn]:
+    def turns_in(self, root: SpanNode) -> list[Turn]:
         """The same, of a tree that is left as it is."""
-        spans = in_time(node.span for node in walk(root) if node.span)
-        records = [record for node in walk(root) if (record := self._record(node))]
-        judged = rewards_above(root) if self.exclude_llm_call_in_reward else {}
+        spans = in_time(node.span for node in root.walk() if node.span)
+        records = [record for node in root.walk() if (record := self._record(node))]
+        judged = root.rewards_above() if self.exclude_llm_call_in_reward else {}
         turns = [
-            Turn(merged(group), next((r.node for r in group if not r.is_gateways), group[0].node))
-            for group in same_calls(records)
+            Turn(
+                Recorded.merged(group),
+                next((r.node for r in group if not r.is_gateways), group[0].node),
+            )
+            for group in Recorded.by_call(records)
             if not any(id(record.node) in judged for record in group)
         ]
         # By number, as it is later calls that say which of several answers was used.
         in_order = sorted(turns, key=lambda turn: turn.record.call.sequence_id)
-        settled = with_choices([turn.record for turn in in_order], spans)
+        settled = Recorded.with_choices([turn.record for turn in in_order], spans)
         for turn, record in zip(in_order, settled, strict=True):
             turn.record = record
         turns = [
@@ -122,19 +118,19 @@ class TracerTraceToTriplet(TraceToTripletBase):
         order = places(ordered(spans))
         counting = {span.span_id for span in graded_only(spans)}
         if self.reward_match == "first_occurrence":
-            give_rewards(walk(root), turns, order, counting)
+            give_rewards(root.walk(), turns, order, counting)
         else:
-            for parent in walk(root):
+            for parent in root.walk():
                 siblings = [turn for turn in turns if turn.place.parent is parent]
                 give_rewards(parent.children, siblings, order, counting)
         return turns
 
-    def _record(self, node: Node) -> Recorded | None:
+    def _record(self, node: SpanNode) -> Recorded | None:
         if node.span is None or node.span.late or not selects(self.llm_call_match, node.name):
             return None
-        record = record_of(node)
+        record = Recorded.of(node)
         if record is None:
-            return Recorded(make_call(node.span, agent_name=agent_of(node)), node)
+            return Recorded(make_call(node.span, agent_name=node.agent_around), node)
         if record.malformed is not None:
             raise AdapterError(record.malformed)
         return record
@@ -146,7 +142,7 @@ def as_span(span: Any) -> Span:
 
 
 def give_rewards(
-    nodes: Iterable[Node], turns: Sequence[Turn], order: Mapping[str, int], counting: Set[str]
+    nodes: Iterable[SpanNode], turns: Sequence[Turn], order: Mapping[str, int], counting: Set[str]
 ) -> None:
     """Each reward among ``nodes`` to the last turn before it that has none.
 

@@ -12,7 +12,7 @@ from agl.errors import ConfigError
 from agl.semconv import AGL_VIRTUAL
 from agl.types import Span
 from agl_adapters.triplets import TracerTraceToTriplet, Turn, as_span, triplet_of
-from agl_records.calls.span_tree import Node, agent_name, build_tree, repair, walk
+from agl_records.calls.span_tree import SpanNode
 
 
 class RewardMatchPolicy(StrEnum):
@@ -70,15 +70,15 @@ class TraceTree:
 
     @classmethod
     def from_spans(cls, spans: Sequence[Any]) -> "TraceTree":
-        """Link spans by their parents; see ``agl_records.calls.span_tree.build_tree``.
+        """Link spans by their parents; see ``agl_records.SpanNode.tree``.
 
         Raises:
             AdapterError: There are no spans.
         """
-        return cls._of(build_tree([as_span(span) for span in spans]))
+        return cls._of(SpanNode.tree([as_span(span) for span in spans]))
 
     @classmethod
-    def _of(cls, node: Node) -> "TraceTree":
+    def _of(cls, node: SpanNode) -> "TraceTree":
         first = node.children[0].span if node.name == AGL_VIRTUAL else None
         span = node.span or Span.from_attributes(
             name=node.name,
@@ -90,8 +90,8 @@ class TraceTree:
         is_root = node.span is None and node.name != AGL_VIRTUAL
         return cls(node.name if is_root else span.span_id, span, list(map(cls._of, node.children)))
 
-    def _node(self) -> Node:
-        node = Node(self.span.name, self.span, [], None, self.start_time, self.end_time)
+    def _node(self) -> SpanNode:
+        node = SpanNode(self.span.name, self.span, [], None, self.start_time, self.end_time)
         for child in self.children:
             node.add(child._node())
         return node
@@ -136,7 +136,7 @@ class TraceTree:
 
     def agent_name(self) -> str | None:
         """The agent that this span itself says it is."""
-        return agent_name(self._node())
+        return self._node().agent_name
 
     def is_reward_span(self) -> bool:
         return get_reward_value(self.span) is not None
@@ -144,9 +144,9 @@ class TraceTree:
     def repair_hierarchy(self) -> None:
         """Hang detached spans under those in whose time they happened."""
         root = self._node()
-        repair(root)
+        root.repair()
         trees = {id(tree.span): tree for tree in self._walk()}
-        for node in walk(root):
+        for node in root.walk():
             trees[id(node.span)].children = [trees[id(child.span)] for child in node.children]
 
     def to_trajectory(

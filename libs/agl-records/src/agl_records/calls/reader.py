@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agl.algorithm.gateway import is_gateway_span
-from agl.emitter import is_reward_span
 from agl.errors import AdapterError
 from agl.types import Span
-from agl.utils.rewards import reward_problem
 from agl_records.calls.choices import decided
 from agl_records.calls.sources import read_call
 from agl_records.calls.sources.fields import OF_ANSWER, MessageError, make_call
 from agl_records.calls.sources.unread import looks_like_call, why_unread
-from agl_records.calls.span_tree import Node, agent_of, build_tree, in_time, repair, walk
+from agl_records.calls.span_tree import SpanNode, in_time
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
 from agl_records.types import ExclusionReason
@@ -41,7 +39,7 @@ class Recorded:
     """A span that records a model call."""
 
     call: ModelCall
-    node: Node
+    node: SpanNode
     malformed: str | None = None
     """Why the span could not be read; ``call`` then has nothing but ids and times."""
     code: ExclusionReason = "malformed"
@@ -95,6 +93,107 @@ class Recorded:
             self.is_gateways,
             call.response is not None or bool(choices),
         )
+
+    @classmethod
+    def of(cls, node: SpanNode) -> "Recorded | None":
+        """What a node records, its agent's name included, or None when that is no model call."""
+        if node.span is None:
+            return None
+        try:
+            call = read_call(node.span)
+        except AdapterError as error:
+            is_message = isinstance(error.__cause__, MessageError | FieldError)
+            code = "malformed_message" if is_message else "malformed"
+            return cls(make_call(node.span), node, str(error), code)
+        if call is None:
+            return None
+        if call.agent_name is None:
+            call = call.model_copy(update={"agent_name": node.agent_around})
+        return cls(call, node)
+
+    @staticmethod
+    def by_call(found: "Sequence[Recorded]") -> "list[list[Recorded]]":
+        """Records of one call together, groups in order of their first record.
+
+        Records are of one call when they have one response id, and when one stands below another
+        and one of the two has no id; and where a call failed, when a client's span is around a
+        gateway's. A gateway's spans are always calls of their own; other spans with one id are
+        apart when their times do not meet, as some servers give the same id to every answer.
+        """
+        groups: list[list[Recorded]] = []
+        group_at: dict[int, list[Recorded]] = {}
+        by_response: defaultdict[str, list[list[Recorded]]] = defaultdict(list)
+        for recorded in found:
+            group = None
+            response_id = recorded.call.response_id
+            around = next(
+                (g for node in recorded.node.ancestors() if (g := group_at.get(id(node)))), None
+            )
+            if response_id:
+                group = _group_with(by_response[response_id], recorded)
+                # A framework's span around the client's, which alone knows the id. One that cannot
+                # be read stays by itself: its reason must not get lost behind the framework's.
+                if (
+                    around is not None
+                    and recorded.malformed is None
+                    and not any(member.call.response_id or member.is_gateways for member in around)
+                ):
+                    if group is None:
+                        group = around
+                        by_response[response_id].append(group)
+                    else:
+                        group.extend(around)
+                        group_at.update((id(member.node), group) for member in around)
+                        groups = [each for each in groups if each is not around]
+            elif not recorded.is_gateways:
+                group = around
+            if group is None:
+                group = list[Recorded]()
+                groups.append(group)
+                if response_id:
+                    by_response[response_id].append(group)
+            group.append(recorded)
+            group_at[id(recorded.node)] = group
+        return _failures_once(groups)
+
+    @staticmethod
+    def merged(group: "Sequence[Recorded]") -> "Recorded":
+        """The best record of a call, completed by the others."""
+        if len(group) == 1:
+            return group[0]
+        best = max(group, key=lambda recorded: recorded.quality)
+        update: dict[str, Any] = {}
+        choices = _merged_choices(best, group)
+        if choices:
+            update = {"choices": choices, **dict.fromkeys(OF_ANSWER)}
+        for name in _FILLED:
+            known = getattr(best.call, name)
+            if name not in update and (known is None if name == "finish_reason" else not known):
+                values = (getattr(recorded.call, name) for recorded in group)
+                value = next((value for value in values if value), None)
+                if value is not None:
+                    update[name] = value
+        # Whoever stood in the agent's process knows better than a clock who the agent was.
+        inside = [r.call.agent_name for r in group if not r.is_gateways and r.call.agent_name]
+        own = best.node.span.attributes.get("gen_ai.agent.name") if best.node.span else None
+        if inside and not own:
+            update["agent_name"] = inside[0]
+        return replace(
+            best,
+            call=best.call.model_copy(update=update),
+            rewards=best.rewards.union(*(recorded.rewards for recorded in group)),
+            perhaps=frozenset()
+            if any(recorded.is_placed for recorded in group)
+            else best.perhaps.union(*(recorded.perhaps for recorded in group)),
+        )
+
+    @staticmethod
+    def with_choices(records: "Sequence[Recorded]", spans: Sequence[Span]) -> "list[Recorded]":
+        """The records in order, those of several answers with the answer that was used."""
+        if not any(record.call.choices for record in records):
+            return list(records)
+        calls = decided([record.call for record in records], spans)
+        return [replace(record, call=call) for record, call in zip(records, calls, strict=True)]
 
 
 def model_calls(spans: Sequence[Span]) -> list[ModelCall]:
@@ -153,14 +252,14 @@ def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
     with_call = {id(above) for r in found for above in (r.node, *r.node.ancestors())}
     calls = {id(recorded.node) for recorded in found}
     unknown: list[Recorded] = []
-    for node in walk(root):
+    for node in root.walk():
         if node.span is None or id(node) in with_call or not looks_like_call(node.span):
             continue
         if any(id(above) in calls for above in node.ancestors()):
             continue
         # Of several spans of that form, one in the other, the innermost is the call.
         unknown = [u for u in unknown if not node.is_within(u.node)]
-        call = make_call(node.span, agent_name=agent_of(node))
+        call = make_call(node.span, agent_name=node.agent_around)
         unknown.append(_unrecognised(Recorded(call, node), node.span))
     known = [
         _unrecognised(one, one.node.span) if one.node.span and one.says_nothing else one
@@ -179,17 +278,17 @@ def _unrecognised(record: Recorded, span: Span) -> Recorded:
     return replace(record, malformed=why_unread(span), code="unrecognised_span")
 
 
-def _mended(spans: Sequence[Span]) -> tuple[Node, dict[int, frozenset[str]]]:
+def _mended(spans: Sequence[Span]) -> tuple[SpanNode, dict[int, frozenset[str]]]:
     """The tree, and the ``rewards_above`` of what the spans themselves say of their parents."""
-    root = build_tree(spans)
-    above = rewards_above(root)
-    repair(root)
+    root = SpanNode.tree(spans)
+    above = root.rewards_above()
+    root.repair()
     return root, above
 
 
-def _found(root: Node, above: Mapping[int, frozenset[str]]) -> list[Recorded]:
-    found = [recorded for node in walk(root) if (recorded := record_of(node)) is not None]
-    in_time = rewards_above(root)
+def _found(root: SpanNode, above: Mapping[int, frozenset[str]]) -> list[Recorded]:
+    found = [recorded for node in root.walk() if (recorded := Recorded.of(node)) is not None]
+    in_time = root.rewards_above()
     if not above and not in_time:
         return found
     none = frozenset[str]()
@@ -203,97 +302,9 @@ def _found(root: Node, above: Mapping[int, frozenset[str]]) -> list[Recorded]:
     ]
 
 
-def rewards_above(root: Node) -> dict[int, frozenset[str]]:
-    """The ids (of ``id``) of nodes below spans that hold a reward -> the ids of those spans.
-
-    A reward that cannot be read is one as well: whoever tried to find it was no agent.
-    """
-    above: dict[int, frozenset[str]] = {}
-    for node in walk(root):
-        if not node.children:
-            continue
-        rewards = above.get(id(node), frozenset[str]())
-        span = node.span
-        if span is not None and (is_reward_span(span) or reward_problem(span)):
-            rewards |= {span.span_id}
-        if rewards:
-            above.update((id(child), rewards) for child in node.children)
-    return above
-
-
 def _merged_calls(found: Sequence[Recorded], spans: Sequence[Span]) -> list[Recorded]:
-    records = sorted((merged(group) for group in same_calls(found)), key=_position)
-    return with_choices(records, spans)
-
-
-def with_choices(records: Sequence[Recorded], spans: Sequence[Span]) -> list[Recorded]:
-    """The records in order, those of several answers with the answer that was used."""
-    if not any(record.call.choices for record in records):
-        return list(records)
-    calls = decided([record.call for record in records], spans)
-    return [replace(record, call=call) for record, call in zip(records, calls, strict=True)]
-
-
-def record_of(node: Node) -> Recorded | None:
-    """What a node records, its agent's name included, or None when that is no model call."""
-    if node.span is None:
-        return None
-    try:
-        call = read_call(node.span)
-    except AdapterError as error:
-        is_message = isinstance(error.__cause__, MessageError | FieldError)
-        code = "malformed_message" if is_message else "malformed"
-        return Recorded(make_call(node.span), node, str(error), code)
-    if call is None:
-        return None
-    if call.agent_name is None:
-        call = call.model_copy(update={"agent_name": agent_of(node)})
-    return Recorded(call, node)
-
-
-def same_calls(found: Sequence[Recorded]) -> list[list[Recorded]]:
-    """Records of one call together, groups in order of their first record.
-
-    Records are of one call when they have one response id, and when one stands below another and
-    one of the two has no id; and where a call failed, when a client's span is around a gateway's. A
-    gateway's spans are always calls of their own; other spans with one
-    id are apart when their times do not meet, as some servers give the same id to every answer.
-    """
-    groups: list[list[Recorded]] = []
-    group_at: dict[int, list[Recorded]] = {}
-    by_response: defaultdict[str, list[list[Recorded]]] = defaultdict(list)
-    for recorded in found:
-        group = None
-        response_id = recorded.call.response_id
-        around = next(
-            (g for node in recorded.node.ancestors() if (g := group_at.get(id(node)))), None
-        )
-        if response_id:
-            group = _group_with(by_response[response_id], recorded)
-            # A framework's span around the client's, which alone knows the id. One that cannot be
-            # read stays by itself: its reason must not get lost behind the framework's.
-            if (
-                around is not None
-                and recorded.malformed is None
-                and not any(member.call.response_id or member.is_gateways for member in around)
-            ):
-                if group is None:
-                    group = around
-                    by_response[response_id].append(group)
-                else:
-                    group.extend(around)
-                    group_at.update((id(member.node), group) for member in around)
-                    groups = [each for each in groups if each is not around]
-        elif not recorded.is_gateways:
-            group = around
-        if group is None:
-            group = list[Recorded]()
-            groups.append(group)
-            if response_id:
-                by_response[response_id].append(group)
-        group.append(recorded)
-        group_at[id(recorded.node)] = group
-    return _failures_once(groups)
+    records = sorted((Recorded.merged(group) for group in Recorded.by_call(found)), key=_position)
+    return Recorded.with_choices(records, spans)
 
 
 def _failures_once(groups: list[list[Recorded]]) -> list[list[Recorded]]:
@@ -338,37 +349,6 @@ def _meet(one: ModelCall, other: ModelCall) -> bool:
         return True
     start, end, other_start, other_end = (time or 0.0 for time in times)
     return start <= other_end and other_start <= end
-
-
-def merged(group: Sequence[Recorded]) -> Recorded:
-    """The best record of a call, completed by the others."""
-    if len(group) == 1:
-        return group[0]
-    best = max(group, key=lambda recorded: recorded.quality)
-    update: dict[str, Any] = {}
-    choices = _merged_choices(best, group)
-    if choices:
-        update = {"choices": choices, **dict.fromkeys(OF_ANSWER)}
-    for name in _FILLED:
-        known = getattr(best.call, name)
-        if name not in update and (known is None if name == "finish_reason" else not known):
-            values = (getattr(recorded.call, name) for recorded in group)
-            value = next((value for value in values if value), None)
-            if value is not None:
-                update[name] = value
-    # Whoever stood in the agent's process knows better than a clock who the agent was.
-    inside = [r.call.agent_name for r in group if not r.is_gateways and r.call.agent_name]
-    own = best.node.span.attributes.get("gen_ai.agent.name") if best.node.span else None
-    if inside and not own:
-        update["agent_name"] = inside[0]
-    return replace(
-        best,
-        call=best.call.model_copy(update=update),
-        rewards=best.rewards.union(*(recorded.rewards for recorded in group)),
-        perhaps=frozenset()
-        if any(recorded.is_placed for recorded in group)
-        else best.perhaps.union(*(recorded.perhaps for recorded in group)),
-    )
 
 
 def _merged_choices(best: Recorded, group: Sequence[Recorded]) -> list[Choice]:

@@ -6,7 +6,7 @@ from agl.emitter import PRIMARY_REWARD
 from agl.types import Span
 from agl_adapters.credit.final import final_credit
 from agl_adapters.credit.rewards import Reward, rewards_of, unreadable
-from agl_records.calls.span_tree import agent_name, agent_of, build_tree, walk
+from agl_records.calls.span_tree import SpanNode
 from agl_records.credit import CreditRule
 from agl_records.training_data import ModelCall
 from agl_records.types import Credit
@@ -67,9 +67,9 @@ def _agents_around(spans: Sequence[Span]) -> dict[str, str]:
     if not spans:
         return {}
     found: dict[str, str] = {}
-    for node in walk(build_tree(spans)):
+    for node in SpanNode.tree(spans).walk():
         if node.span is not None:
-            name = agent_name(node) or agent_of(node)
+            name = node.agent_name or node.agent_around
             if name is not None:
                 found[node.span.span_id] = name
     return found
