@@ -85,6 +85,7 @@ class Loop:
         self._event_loop = asyncio.get_running_loop()
         self._runners = RunnersOfRun(training, session)
         self._source = training.find_source(self._runners, tasks, session.taken)
+        self._tell_again = partial(session.requests.tell_again, algorithm=training)
 
     async def run(self) -> StoppedError | None:
         """Do all steps; what it was stopped by before it had them, if it was."""
@@ -155,10 +156,7 @@ class Loop:
             "time/step": end - start,
         }
         done, weights = session.records.find_done("train", after), training.digest()
-        await session.report.step(number, metrics, again=done is not None)
-        if done is not None:
-            told = {"algorithm": training, "step": number, "metrics": dict(metrics)}
-            await session.requests.tell_again("on_step_end", **told)
+        await session.report.step(number, metrics, self._tell_again if done else None)
         if done is not None and done.weights != weights:
             logger.warning(
                 "step %d, trained again with the same rollouts, gave other weights (%s) than in an "
@@ -255,10 +253,7 @@ class Loop:
         metrics = {f"val/{name}": value for name, value in measured.items()}
         line = {"step": step, "generation": session.generation.number, **metrics}
         again = session.records.find_done("val", step) is not None
-        await session.report.evaluation(step, line, again=again)
-        if again:
-            told = {"algorithm": training, "step": step, "metrics": dict(line)}
-            await session.requests.tell_again("on_evaluation_end", **told)
+        await session.report.evaluation(step, line, self._tell_again if again else None)
         await session.records.done("val", step, line)
 
     async def _evaluate(self) -> Collected:

@@ -102,7 +102,7 @@ class SpanNode:
 
     def walk(self) -> Iterator["SpanNode"]:
         """This node and all below it, each before its children."""
-        stack = [self]
+        stack: list[SpanNode] = [self]
         while stack:
             node = stack.pop()
             yield node
