@@ -259,14 +259,21 @@ async def test_calls_wait_while_the_store_is_too_far_behind(bench, monkeypatch):
 
     monkeypatch.setattr("agl_gateway.recorder.MAX_PENDING_BYTES", 4000)
     await behind(bench, store := Slow())
+    leaves = {**models(bench.llm.url)[0], "model_name": "leaves"}
+    bench.proxy.update_model_list([*models(bench.llm.url), leaves])
     assert (await bench.post(bench.ask("x" * 1000)))[0] == 200
     assert (await bench.post(bench.ask("x" * 3000)))[0] == 200
     third = asyncio.create_task(bench.post(bench.ask("third")))
     await asyncio.sleep(0.2)
-    assert (third.done(), len(bench.llm.requests)) == (False, 2)
+    gone = asyncio.create_task(bench.post(bench.ask(model="leaves")))
+    await asyncio.sleep(0.2)
+    assert (third.done(), gone.done(), len(bench.llm.requests)) == (False, False, 2)
+    bench.serve(bench.llm.url)
     store.may_write.set()
     assert (await third)[0] == 200
-    assert len(await bench.spans()) == 3
+    status, body = await gone
+    assert (status, json.loads(body)["error"]["code"]) == (404, "model_not_found")
+    assert len(await bench.spans()) == 4
 
 
 async def in_flight(bench, held, monkeypatch: pytest.MonkeyPatch, **options: float) -> asyncio.Task:

@@ -51,7 +51,10 @@ class CallLimits:
         """
         model = exchange.model
         self.num_unattributed += not record.origin.rollout_id
-        backend = self.backends.of(model)[0].settings  # replicas agree
+        if not (replicas := self.backends.of(model)):
+            why = f"model {model!r} left the list of models while the call waited"
+            raise RefusedError(404, why, "model_not_found")
+        backend = replicas[0].settings  # they agree
         self._prices[model] = backend.price
         if exchange.degraded and backend.strict:
             raise RefusedError(400, f"{exchange.degraded[0]}; leave it out, as the model is strict")
