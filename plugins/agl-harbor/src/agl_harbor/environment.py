@@ -41,7 +41,8 @@ def harbor(
         starts_per_minute: Most sandboxes that are made in a minute on this machine.
         price_per_hour: Of one sandbox; each rollout has its cost as ``harbor.sandbox.cost``.
         budget: What all sandboxes of a run may cost on this machine; then no more are made, and
-            rollouts fail as by infrastructure. Needs ``price_per_hour``.
+            rollouts fail as by infrastructure. Needs ``price_per_hour``. A sandbox whose runner is
+            killed is not counted.
         logs: A folder that keeps what Harbor writes of each trial, its options among it: give keys
             by the environment.
 
