@@ -1,8 +1,8 @@
 """Curves say what they are of: gaps are gaps, and means are called so."""
 
-from collections import Counter
 from itertools import pairwise
 
+from agl_records.ledger.tables import Sums
 from agl_ui.charts import chart
 from agl_ui.pages.run import _bars
 
@@ -47,10 +47,10 @@ def test_nothing_is_drawn_of_nothing():
 
 def test_no_two_reasons_of_the_ledger_have_one_colour_unsaid():
     reasons = [f"reason{number}" for number in range(9)]
-    sums = Counter({("calls", name): 9 - number for number, name in enumerate(reasons)})
-    sums |= Counter({("calls", "trained"): 5, ("calls", "total"): 50})
-    sums |= Counter({("rollouts", "total"): 8, ("rollouts", "trained"): 4})
-    sums |= Counter({("rollouts", "not_run"): 3, ("rollouts", "failed_attempt"): 1})
+    sums = Sums({("calls", name): 9 - number for number, name in enumerate(reasons)})
+    sums |= Sums({("calls", "trained"): 5, ("calls", "total"): 50})
+    sums |= Sums({("rollouts", "total"): 8, ("rollouts", "trained"): 4})
+    sums |= Sums({("rollouts", "not_run"): 3, ("rollouts", "failed_attempt"): 1})
     (bar,), kinds = _bars({("r", "grpo", 1, "train"): sums}, "r")
     assert (bar.rollouts, bar.left_out) == (8, "3 not_run, 1 failed_attempt")  # 4 trained: all 8
     assert len(set(kinds.values())) == len(kinds) == 8
