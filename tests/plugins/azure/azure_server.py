@@ -80,6 +80,7 @@ class Azure:
         self.deployments_get_ready = True
         self.fail_deployments = 0
         self.unreadable_files = False
+        self.takes_deletes = True
         self.filtered: set[str] = set()
         """Questions that the content filter refuses."""
         self.echo_key = False
@@ -173,6 +174,8 @@ class Azure:
         return JSONResponse(shown)
 
     async def delete_file(self, request: Request) -> Response:
+        if not self.takes_deletes:
+            return refuse(403, "forbidden", "The role does not delete files.")
         if self.files.pop(request.path_params["id"], None) is None:
             return refuse(404, "notFound", "The file was not found.")
         return Response(status_code=204)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
+import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
 
 from ..agents import CAPITALS, capitals  # noqa: TID252
@@ -106,18 +107,35 @@ async def test_what_cannot_train_is_refused(azure, sft, line, fault, options, ki
         await line(capitals, sft(**options), TASKS)
     asked = ("POST /openai/files", "POST /openai/fine_tuning")
     assert tuple(len(posts(azure, what)) for what in asked) == sent
+    assert (await agl.load_ledger(line.store)).trained == []
 
 
-async def test_a_job_that_fails_says_why_and_the_next_run_starts_another(azure, sft, line):
+@pytest.mark.parametrize("takes_deletes", [True, False])
+async def test_a_job_that_fails_says_why_and_the_next_run_starts_another(
+    azure, sft, line, takes_deletes
+):
     said = "The provided training data failed RAI checks for harm types: [violence]."
     azure.fail_jobs = [{"code": "trainingDataFailedRAI", "message": said}]
+    azure.takes_deletes = takes_deletes
     because = r"(?s)harm types: \[violence\].*content filter refused the training data"
     with pytest.raises(AlgorithmError, match=because):
         await line(capitals, sft(), TASKS)
-    assert azure.files == {}
+    assert (azure.files == {}) is takes_deletes
+    azure.takes_deletes = True
     algorithm = await line(capitals, sft(), TASKS)
     assert [job["status"] for job in azure.jobs.values()] == ["failed", "succeeded"]
     assert algorithm.summary["model"] == list(azure.jobs.values())[1]["fine_tuned_model"]
+
+
+async def test_a_file_that_could_not_be_read_is_sent_again_by_the_next_run(azure, sft, line):
+    azure.unreadable_files = True
+    with pytest.raises(AlgorithmError, match="not read training file"):
+        await line(capitals, sft(), TASKS)
+    azure.unreadable_files = False
+    await line(capitals, sft(), TASKS)
+    assert [job["status"] for job in azure.jobs.values()] == ["succeeded"]
+    assert len(posts(azure, "POST /openai/files")) == 2
+    assert azure.files == {}
 
 
 async def test_a_lost_answer_does_not_start_a_second_job(azure, sft, line):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from openai import AsyncAzureOpenAI, NotFoundError, OpenAIError
 
+from agl.errors import AglError
 from agl_azure.client import MAX_RETRIES, AzureClient, Keys, NotYetError, pause_after
 from agl_azure.errors import SDK_ERRORS, JobFailedError, failed_job, is_passing, refusal
 from agl_azure.options import AzureOptions
-from agl_models.provider_errors import RemoteRefusalError
 
 if TYPE_CHECKING:
     from agl_learning.run.notes import Note, Notes
@@ -101,8 +101,7 @@ class Jobs(AzureClient):
         try:
             job = await self._wait_for(entry["job_id"])
         except JobFailedError:
-            self._notes.append("job failed", version=number, job_id=entry["job_id"])
-            await self._delete_file(entry["file_id"])
+            await self._give_up(number, entry["file_id"])
             raise
         except asyncio.CancelledError:
             logger.warning(
@@ -123,7 +122,11 @@ class Jobs(AzureClient):
             file_id = await self._upload(name, content)
             uploaded = notes.append("uploaded", version=number, round=round_, file_id=file_id)
         file_id = uploaded["file_id"]
-        await self._wait_for_file(file_id)
+        try:
+            await self._wait_for_file(file_id)
+        except JobFailedError:
+            await self._give_up(number, file_id)
+            raise
         # Always with epochs: left to Azure, nobody could say before what a job costs.
         given = {
             "n_epochs": self.options.epochs,
@@ -139,6 +142,14 @@ class Jobs(AzureClient):
         )
         logger.info("iteration %d: fine-tuning job %s trains %s", number, job_id, version.ref)
         return notes.append("job", version=number, round=round_, job_id=job_id, file_id=file_id)
+
+    async def _give_up(self, number: int, file_id: str) -> None:
+        """The next start begins with another file."""
+        self._notes.append("job failed", version=number, file_id=file_id)
+        try:
+            await self._delete_file(file_id)
+        except AglError as error:  # why the job failed is what has to be told
+            logger.warning("%s; delete the file by hand", error)
 
     def _round(self, number: int) -> int:
         """How many jobs of a version have failed, or were of rollouts that were given up."""
@@ -165,14 +176,15 @@ class Jobs(AzureClient):
         """Return when the service has read the file.
 
         Raises:
-            RemoteRefusalError: It could not, or took too long.
+            JobFailedError: It could not.
+            RemoteRefusalError: It took too long.
         """
 
         async def look() -> None:
             file = await self._files.retrieve(file_id)
             if file.status == "error":
                 details = getattr(file, "status_details", None) or "it gave no reason"
-                raise RemoteRefusalError(
+                raise JobFailedError(
                     f"AzureSFT: the service could not read training file {file_id!r}: {details}"
                 )
             if file.status != "processed":

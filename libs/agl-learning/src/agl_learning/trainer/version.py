@@ -203,8 +203,9 @@ class FineTuning(Training):
         session = self.session
         try:
             examples = self.select(collected, number)
-        except AlgorithmError:
+        except AlgorithmError as error:
             # Started again, the iteration draws new rollouts: these are accounted for.
+            collected.ledger.exclude_trained("not_selected", str(error))
             await session.keep(collected, number, self.version.number)
             await session.records.redraw("train", number - 1)
             raise

@@ -128,6 +128,13 @@ class Ledger:
         for call in _calls_of(row, advantages):
             self.exclude(Exclusion(**call, reason=reason, detail=detail))
 
+    def exclude_trained(self, reason: ExclusionReason, detail: str) -> None:
+        """What was put down as trained is not, after all."""
+        for one in self.trained:
+            given = one.model_dump(exclude={"row", "model_version"})
+            self.exclude(Exclusion(**given, reason=reason, detail=detail))
+        self.trained = []
+
     def merge(self, other: "Ledger") -> None:
         """Add what another ledger holds."""
         self.items |= other.items
