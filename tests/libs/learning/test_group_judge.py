@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import agl
-from agl.errors import StoreUnavailableError
+from agl.errors import ConfigError, StoreUnavailableError
 from agl_learning.collect.group_judge import Judging
 from agl_records.credit import GroupRule
 
@@ -62,3 +62,16 @@ async def test_who_is_penalised_is_not_judged_and_a_reward_of_that_name_is_no_pe
     assert "penalised" in told["late"]
     assert "penalised" not in told["own"]
     assert told["own"] == told["other"]
+
+
+async def test_a_judge_that_the_gateway_refuses_takes_no_model_away(collected):
+    gateway, entry = agl.LLMProxy(), {"model_name": "gpt", "litellm_params": {"model": "openai/x"}}
+    gateway.add_model(entry)  # another algorithm's
+
+    class Asking(Rule):
+        judge = entry
+
+    judging = Judging(Asking(), agl.InMemoryLightningStore(), gateway)
+    with pytest.raises(ConfigError, match="another algorithm serves its model 'gpt'"):
+        await judging.judge(collected(), None, {})
+    assert gateway.model_names == ["gpt"]

@@ -19,7 +19,7 @@ from agl_views.runs.prompt_runs import PromptRuns
 
 RESOURCES = {
     "plan_prompt": agl.PromptTemplate(template="Plan {request}."),
-    "get_rooms": agl.PromptTemplate(template="Lists rooms."),
+    "tools/get_rooms": agl.PromptTemplate(template="Lists rooms."),
     "untouched": agl.PromptTemplate(template="Leave me, {request}."),
 }
 
@@ -27,7 +27,7 @@ RESOURCES = {
 @agl.rollout
 async def team(task: dict[str, Any], rollout: agl.Rollout, resources: agl.NamedResources) -> float:
     """Two agents talk; each word 'better' in a prompt is worth a half."""
-    planner, tool = resources["plan_prompt"], resources["get_rooms"]
+    planner, tool = resources["plan_prompt"], resources["tools/get_rooms"]
     assert isinstance(planner, agl.PromptTemplate)
     assert isinstance(tool, agl.PromptTemplate)
     for name, text in (("planner", planner.format(**task)), ("booker", "Booked.")):
@@ -53,7 +53,10 @@ OF_PLANNER, OF_TOOL = "the prompt of the planner", "the description of the tool 
 
 
 def gepa(llm, tmp_path, **options):
-    targets, places = ["plan_prompt", "get_rooms"], {"run_dir": str(tmp_path), "base_url": llm.url}
+    targets, places = (
+        ["plan_prompt", "tools/get_rooms"],
+        {"run_dir": str(tmp_path), "base_url": llm.url},
+    )
     return GEPA(api_key="none", targets=targets, **places, **options)
 
 
@@ -66,7 +69,7 @@ def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_
             **{"base_url": llm.url, "api_key": "none", "run_dir": str(tmp_path)},
             **{"gradient_model": "critic", "apply_edit_model": "editor"},
             **{"beam_width": 2, "branch_factor": 2, "beam_rounds": 2},
-            targets={"plan_prompt": OF_PLANNER, "get_rooms": OF_TOOL},
+            targets={"plan_prompt": OF_PLANNER, "tools/get_rooms": OF_TOOL},
             agents={"plan_prompt": "planner"},
         )
         store = fit(algorithm, team, resources=RESOURCES, **TASKS).get_store()
@@ -74,10 +77,10 @@ def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_
     latest = asyncio.run(store.get_latest_resources()).resources
     assert {name: prompt.template for name, prompt in latest.items()} == {
         "plan_prompt": "Plan {request} better.",
-        "get_rooms": "Lists rooms better.",
+        "tools/get_rooms": "Lists rooms better.",
         "untouched": "Leave me, {request}.",
     }
-    assert algorithm.get_best_prompt("get_rooms").template == "Lists rooms better."
+    assert algorithm.get_best_prompt("tools/get_rooms").template == "Lists rooms better."
     asked = [(one["model"], one["messages"][0]["content"]) for one in llm.requests]
     critiques = [text for model, text in asked if model == "critic"]
     of_planner = [text for text in critiques if OF_PLANNER in text]
@@ -86,7 +89,7 @@ def test_several_prompts_are_improved_and_each_critique_sees_its_agent(fit, tmp_
     assert of_tool
     assert all("I am the planner." in text for text in of_planner)
     assert not any("I am the booker." in text for text in of_planner)
-    assert (tmp_path / "best_prompt.get_rooms.txt").read_text() == "Lists rooms better."
+    assert (tmp_path / "best_prompt.tools%2Fget_rooms.txt").read_text() == "Lists rooms better."
 
 
 def test_parent_of_a_merged_candidate_is_the_one_that_it_differs_from_least(fit, tmp_path) -> None:
@@ -95,7 +98,7 @@ def test_parent_of_a_merged_candidate_is_the_one_that_it_differs_from_least(fit,
 
     @agl.rollout
     async def fickle(task: dict[str, Any], resources: agl.NamedResources) -> float:
-        texts = [resources[name].template for name in ("plan_prompt", "get_rooms")]
+        texts = [resources[name].template for name in ("plan_prompt", "tools/get_rooms")]
         return random.Random(f"{task}{texts}").random()
 
     with EchoLLM(reflect) as llm:

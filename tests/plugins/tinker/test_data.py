@@ -11,7 +11,7 @@ def row():
     return training_row([5, 6, 7, 8, 9], [(2, 3), (4, 5)], logprobs=logprobs)
 
 
-def test_sampled_tokens_get_their_calls_advantage_and_the_sequence_is_shifted():
+def test_sampled_tokens_get_their_advantage_and_the_sequence_is_shifted():
     example = example_of_row(row(), [1.5, -2.0])
     assert example["weights"] == [0, 0, 1.5, 0, -2.0]
     tokens, inputs = shifted(example, "importance_sampling")

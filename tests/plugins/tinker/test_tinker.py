@@ -124,6 +124,20 @@ async def test_another_estimator_weighs_the_tokens_of_a_call(service, tinker, ru
     assert algorithm.summary["rewards"][1] > algorithm.summary["rewards"][0]
 
 
+def rising(inputs):
+    """Later tokens weigh more."""
+    return (inputs.rewards_NT.cumsum(-1) + inputs.rollouts.mask_NT.cumsum(-1)) * 1.0
+
+
+async def test_an_estimator_of_ones_own_weighs_each_token(service, tinker, run):
+    pytest.importorskip("torch")
+    algorithm = await run(tinker(estimator=f"{__name__}:rising", iterations=1))
+    examples = Path(algorithm.run_dir) / "iterations/0001/examples.jsonl"
+    rows = [json.loads(line) for line in examples.read_text().splitlines()]
+    sampled = [[weight for weight in row["weights"] if weight] for row in rows]
+    assert {tuple(each) for each in sampled if len(each) == 2} == {(1.0, 2.0), (1.0, 3.0)}
+
+
 def test_the_default_estimator_needs_no_torch():
     code = """
 import sys
@@ -220,7 +234,11 @@ async def test_equal_rewards_train_nothing_and_end_nothing(service, tinker, line
         await ask(llm, task)
         return 1.0
 
+    dry = await line(always, tinker(dry_run=True), TASKS)
+    assert (dry.summary["dry_run"], dry.summary["trained_tokens"]) == (True, 0)
+    asked = service.log.count("POST asample")
     algorithm = await line(always, tinker(), TASKS)
+    assert service.log.count("POST asample") == 2 * asked
     assert service.losses == []
     assert algorithm.summary["calls_excluded"] == {"zero_advantage": 48}
 

@@ -282,3 +282,8 @@ async def test_a_run_is_continued_only_with_what_it_was(model, tmp_path):
         await run(seed=2)
     with pytest.raises(ConfigError, match="no training tasks"):
         await run(tasks=())
+
+
+def test_no_pass_over_the_examples_is_no_training(model, tmp_path):
+    with pytest.raises(ConfigError, match="epochs"):
+        sft(model, tmp_path, epochs=0)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import quote
 
 from agl.algorithm.adapter import TraceAdapter
 from agl.types import NamedResources, PromptTemplate
@@ -280,7 +281,8 @@ class SearchSession:
         written = result.as_json()
         await self.journal.note("result", "final", written)
         for name, text in result.prompts.items():
-            (self.report.folder / f"best_prompt.{name}.txt").write_text(text, encoding="utf-8")
+            file = f"best_prompt.{quote(name, safe='')}.txt"  # a name may have a slash
+            (self.report.folder / file).write_text(text, encoding="utf-8")
         text = json.dumps(written, indent=2, ensure_ascii=False)
         (self.report.folder / "result.json").write_text(text + "\n", encoding="utf-8")
         self._say(result)

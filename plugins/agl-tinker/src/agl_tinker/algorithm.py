@@ -23,6 +23,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -193,12 +194,9 @@ class Tinker(PaidTraining, WeighingOptions):
                 min_reward=self.min_reward,
                 max_length=self._limit,
                 seed=self.seed,
-                make=lambda row: example_of_row(row, [1.0] * len(row.call_ids)),
+                make=lambda row: example_of_row(row, repeat(1.0)),
             )
-        examples = [
-            example_of_row(one.row, [advantage.value for advantage in one.advantages])
-            for one in weigh(collected, self)
-        ]
+        examples = [example_of_row(one.row, one.of_tokens) for one in weigh(collected, self)]
         if not examples and not self.is_solved(collected):
             raise AlgorithmError(
                 f"{self.title}: iteration {iteration}: nothing can be trained: "
@@ -214,7 +212,7 @@ class Tinker(PaidTraining, WeighingOptions):
             return Version(number, saved["state"], saved["metrics"])
         lines = (await asyncio.to_thread(examples.read_text)).splitlines()
         rows = [json.loads(line) for line in lines]
-        if not rows:
+        if not rows and not self.dry_run:
             logger.warning(
                 "iteration %d: no rollout has an advantage over what it is compared with; there is "
                 "nothing to learn from, and version %d is version %d",

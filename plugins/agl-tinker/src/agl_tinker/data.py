@@ -11,7 +11,8 @@ and so no gradient.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -20,20 +21,20 @@ if TYPE_CHECKING:
 Loss = Literal["importance_sampling", "ppo", "cross_entropy"]
 
 
-def example_of_row(row: "TrainingRow", per_call: Sequence[float]) -> dict[str, Any]:
+def example_of_row(row: "TrainingRow", per_token: Iterable[float]) -> dict[str, Any]:
     """A row as JSON: its tokens, and what each of them counts.
 
     What follows the last call is left out: it would change nothing, and be paid for.
 
     Args:
-        per_call: The advantage, or weight, of each of its calls.
+        per_token: The advantage, or weight, of each sampled token.
 
     Returns:
         ``token_ids``, ``logprobs`` and ``weights`` of one length, ``reward``, ``rollout_id``.
     """
-    weights = [0.0] * len(row.token_ids)
-    for (start, end), value in zip(row.call_ranges, per_call, strict=True):
-        weights[start:end] = [value] * (end - start)
+    weights, given = [0.0] * len(row.token_ids), iter(per_token)
+    for start, end in row.call_ranges:
+        weights[start:end] = islice(given, end - start)
     last = row.call_ranges[-1][1]
     return {
         "token_ids": row.token_ids[:last],

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.run.checkpoint import damage, making, read_note
@@ -74,7 +74,7 @@ class LocalFineTuning(FineTuning):
     lora: Lora | None = Lora()
     load_in_4bit: bool = False
     learning_rate: NotNegative | None = None
-    epochs: NotNegative = 1.0
+    epochs: Annotated[float, Gt(0)] = 1.0
     batch_size: Count = 4
     gradient_accumulation: Count = 2
     max_length: Annotated[int, Ge(2)] | None = 4096

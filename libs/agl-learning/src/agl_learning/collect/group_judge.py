@@ -93,10 +93,10 @@ class Judging:
     async def _served(self, gateway: Gateway) -> AsyncGenerator[None]:
         """The gateway serves the judge meanwhile; several may ask at once."""
         judge = self._rule.judge
+        if self._serving == 0 and not isinstance(judge, str):
+            gateway.add_model(judge)
         self._serving += 1
         try:
-            if self._serving == 1 and not isinstance(judge, str):
-                gateway.add_model(judge)
             yield
         finally:
             self._serving -= 1
