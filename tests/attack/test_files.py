@@ -112,3 +112,25 @@ def test_what_lies_in_a_run_folder_is_not_for_others(shared_folder: Path) -> Non
         (folder / "metrics.jsonl").write_text("{}")
     assert others_read(by_others / "metrics.jsonl")
     assert not others_read(run / "metrics.jsonl")
+
+
+@another_user
+@pytest.mark.parametrize("end", ["", "-wal", "-shm"])
+async def test_what_cannot_be_written_of_a_store_is_named(shared_folder, end):
+    path = shared_folder / "agl.db"
+    leave_a_log(path)
+    for file in (shared_folder, *shared_folder.iterdir()):
+        os.chown(file, NOBODY, NOBODY)
+    (bad := path.with_name(f"agl.db{end}")).chmod(0o444)
+    os.seteuid(NOBODY)
+    try:
+        with pytest.raises(
+            StoreUnavailableError, match=rf"'{bad}' cannot be opened for writing: P"
+        ):
+            SqliteLightningStore(path)
+        bad.chmod(0o600)
+        store = SqliteLightningStore(path)
+        assert (await store.get_latest_resources()).resources["llm"].model == "m"
+        await store.close()
+    finally:
+        os.seteuid(0)

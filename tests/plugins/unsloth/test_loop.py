@@ -17,6 +17,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.types import Span
 from agl_learning.run.folder import begin_generation
+from agl_models.versions import Version
 from agl_testing.echo_llm import EchoLLM, RawReply
 
 pytest.importorskip("agl_adapters")
@@ -109,6 +110,34 @@ async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, s
     assert {(part.step, part.version, part.generation) for part in parts} == {(1, "1", 2)}
     (run,) = {part.run for part in parts}
     assert {r.metadata["run"] for r in await store.query_rollouts()} == {run}
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "words"),
+    [
+        ("select", lambda collected, iteration: None, "expected a list of examples; got None"),
+        ("train", lambda examples, version, number: None, r"expected Version\(1, .*got None"),
+        ("train", lambda examples, version, number: Version(7, "x"), r"got Version\(number=7"),
+    ],
+)
+async def test_what_a_trainer_returns_is_checked(
+    counting, store, monkeypatch, method, given, words
+):
+    async def train(self, *arguments):
+        return given(*arguments)
+
+    method_of = {"select": lambda self, *arguments: given(*arguments), "train": train}[method]
+    monkeypatch.setattr(Counting, method, method_of)
+    with pytest.raises(AlgorithmError, match=f"{method} of Counting: .*{words}"):
+        await fit(counting(), store, TASKS)
+
+
+async def test_a_metric_that_is_no_number_is_left_out(counting, store, caplog):
+    algorithm = counting(iterations=1)
+    algorithm.measured = {"loss": float("nan"), "job": "j-1"}
+    await fit(algorithm, store, TASKS)
+    assert algorithm.versions[-1].metrics == {"lines": 12, "loss": None, "job": "j-1"}
+    assert "train of Counting: loss: no finite number; left out" in caplog.text
 
 
 async def test_tasks_come_in_turn(counting, store):

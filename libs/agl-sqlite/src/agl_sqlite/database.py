@@ -171,13 +171,17 @@ def _own(path: str, file: str) -> LockFile:
                 "beside one of them only, and opened by another, records are lost. Remove the "
                 "other names, or make a copy"
             )
-        try:
-            os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"store {path!r}: cannot be opened for writing: {error.strerror}; give the path "
-                "of a file that can be written"
-            ) from error
+        for end in ("", "-wal", "-shm"):
+            # Who only reads a store that cannot be written leaves logs that cannot be either.
+            try:
+                os.close(os.open(f"{file}{end}", os.O_RDWR | (0 if end else os.O_CREAT), 0o600))
+            except OSError as error:
+                if end and isinstance(error, FileNotFoundError):
+                    continue
+                raise StoreUnavailableError(
+                    f"store {path!r}: '{file}{end}' cannot be opened for writing: "
+                    f"{error.strerror}. Make it writable (chmod u+w), or give another path"
+                ) from error
     except BaseException:
         lock.release()
         raise

@@ -14,11 +14,12 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import time
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import Dataset
@@ -210,12 +211,16 @@ class FineTuning(Training):
             await session.records.redraw("train", number - 1)
             raise
         file = session.folder / "iterations" / f"{number:04d}" / "examples.jsonl"
+        if not isinstance(cast("object", examples), list):
+            raise AlgorithmError(
+                f"select of {self.title}: expected a list of examples; got {examples!r:.80}"
+            )
         write_whole(file, "".join(json.dumps(one) + "\n" for one in examples))
         self.about_examples = collected_metrics(collected, self.trained_model())
         await self.end_serving()
         start = time.perf_counter()
         logger.info("iteration %d: training on %d examples", number, len(examples))
-        made = await self.train(file, self.version, number)
+        made = _checked(self.title, await self.train(file, self.version, number), number)
         self.versions.append(made)
         trained = {OF_TRAINING + name: value for name, value in made.metrics.items()}
         before = session.records.find("train", number - 1)
@@ -232,3 +237,16 @@ class FineTuning(Training):
         lines = await asyncio.to_thread(file.read_bytes)
         rows = [hashlib.sha256(line).hexdigest()[:12] for line in lines.splitlines()]
         return Learned(metrics, True, rows)
+
+
+def _checked(owner: str, made: object, number: int) -> Version:
+    """The version that a training returned, with None for metrics that are NaN or infinity."""
+    if not isinstance(made, Version) or made.number != number:
+        raise AlgorithmError(
+            f"train of {owner}: expected Version({number}, ...), which it was to make; got "
+            f"{made!r:.80}"
+        )
+    wrong = {k for k, v in made.metrics.items() if isinstance(v, float) and not math.isfinite(v)}
+    if wrong:
+        logger.warning("train of %s: %s: no finite number; left out", owner, ", ".join(wrong))
+    return replace(made, metrics={**made.metrics, **dict.fromkeys(wrong)})
