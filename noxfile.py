@@ -494,6 +494,14 @@ def containers(session: nox.Session) -> None:
 
 
 @nox.session
+def ray(session: nox.Session) -> None:
+    """Runs on a real Ray cluster of several nodes on this machine, of which parts are killed."""
+    install(session, CORE, "agl-ray", *TEST_TOOLS[:3])
+    for folder in ("tests/plugins/ray", "tests/plugins/ray/real"):
+        session.run("pytest", "-W", "default", folder, *session.posargs, env=QUIET)
+
+
+@nox.session
 def ui(session: nox.Session) -> None:
     """The web page in a real Chromium, which the system brings: apt-get install chromium."""
     # What the runs are made with whose stores it shows, and the commands that say the same.
@@ -639,10 +647,8 @@ NIGHTLY = (
     ("tests", "-m", "nightly or drawn", "--hypothesis-profile", "nightly"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
-    *(
-        (name,)
-        for name in ("vllm", "containers", "peer", "tracers", "trackers", "examples", "calc-x")
-    ),
+    *((name,) for name in ("vllm", "ray", "containers", "peer", "tracers", "trackers")),
+    *((name,) for name in ("examples", "calc-x")),
     *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -660,6 +666,7 @@ def nightly(session: nox.Session) -> None:
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
     containers         agents in real containers, and trials of Harbor in them
     vllm               the engine component, the gateway and a run with the real vLLM
+    ray                the strategy on a real Ray cluster, whose nodes are killed
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
                        the web page over a store of 0.3.0
     tracers            every tracer on every framework, and the page that says what they capture

@@ -42,6 +42,7 @@ large_store.py {store} --runs 1
 memory.py
 neighbours.py --rounds 1 --rollouts 64 --scale 0.05
 otlp.py --rounds 1
+ray_runners.py --runners 4 --rollouts 50 --rounds 1
 real_model.py --steps 1 --option groups_per_step=2 --option group_size=2
 resume_cost.py --steps 2 --kills 1
 rows.py --rollouts 20

@@ -151,7 +151,7 @@ LEAVES = """
             time.sleep(0.02)
             return []
 
-        supervisor._Supervision._wait = leave
+        supervisor.Runners._wait = leave
 
         @agl.rollout
         def agent(task: int) -> float:

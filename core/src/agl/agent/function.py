@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -198,6 +199,12 @@ class FunctionalLitAgent(LitAgent[T]):
         if grade is not None:
             self.grade = grade
             self.grade_method()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # By its name, as a function is pickled, where another process can import its module.
+        known = self.__module__ != "__main__" and sys.modules.get(self.__module__)
+        name = getattr(self, "__qualname__", "")
+        return name if getattr(known, name, None) is self else super().__reduce_ex__(protocol)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""

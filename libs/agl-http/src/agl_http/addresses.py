@@ -6,9 +6,12 @@ of the host, percent-encoded, as requests-unixsocket, HTTPie and Docker's client
 """
 
 import ipaddress
+import socket
 from urllib.parse import quote, unquote, urlsplit
 
 UNIX_SCHEME = "http+unix"
+ELSEWHERE = "192.0.2.1"
+"""An address of no machine, which is reached as others are."""
 
 
 def is_loopback(host: str) -> bool:
@@ -19,6 +22,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def own_address(there: str = ELSEWHERE) -> str:
+    """The address at which ``there`` reaches this machine; loopback when there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((there, 9))  # sends nothing: it only picks the outgoing interface
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def url_of(host: str, port: int) -> str:

@@ -81,7 +81,7 @@ RunnerMain = Callable[[int, Tell], None]
 
 @dataclass
 class Runners:
-    """Which runners a supervisor keeps."""
+    """Which runners a supervisor keeps, and how it does."""
 
     context: "ForkContext"
     main: RunnerMain
@@ -90,15 +90,140 @@ class Runners:
     """Set to make them finish."""
     graceful_timeout: float
     terminate_timeout: float
-    first: int = 0
-    """The worker id of the first."""
-    kills_orphans: bool = False
-    """Whether they are killed when the supervisor's parent dies, as the store lives elsewhere: an
-    attempt that they end as cancelled would not run again."""
+    because: str | None = None
+    due: list[tuple[float, int]] | None = None
+    """When, from the moment of ``stop`` on, runners that are left get which signal."""
 
     def supervise(self, parent: "connection.Connection[Any, Any]", parent_pid: int) -> None:
         """Keep them until the end; the life of a supervising process."""
-        _Supervision(self, parent, parent_pid).run()
+        self.parent, self.parent_pid, stop = parent, parent_pid, self.stop
+        # Ctrl+C reaches the whole process group; the parent decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.signal(signal.SIGTSTP, self._on_sigtstp)
+        tree.adopt_orphans()
+        self._wake_on_signals()
+        self.slots = {number: _Slot() for number in range(self.number)}
+        for worker_id in self.slots:
+            self._spawn(worker_id)
+        while self._processes():
+            news = self._wait(LOOK_SECONDS)
+            is_orphan = os.getppid() != self.parent_pid
+            if not stop.is_set() and (self.parent in news or is_orphan):
+                self._hear()
+                stop.set()
+            self._reap(replace=not stop.is_set())
+            self._end_the_slow()
+        self._tell(AllEnded(self.because))
+        tree.kill_descendants(psutil.Process())
+
+    def _hear(self) -> None:
+        if os.getppid() == self.parent_pid:
+            with contextlib.suppress(EOFError, OSError):
+                self.parent.recv()  # "stop"
+                return
+        # The parent was killed, and the store that it served with it: nothing to wait for.
+        self.graceful_timeout = min(self.graceful_timeout, ORPHAN_SECONDS)
+        self.terminate_timeout = min(self.terminate_timeout, ORPHAN_SECONDS)
+
+    def _end_the_slow(self) -> None:
+        """Once all shall stop: SIGTERM, and later SIGKILL, to the runners that have not."""
+        if not self.stop.is_set():
+            return
+        now = time.monotonic()
+        if self.due is None:
+            terminate_at = now + self.graceful_timeout
+            kill_at = terminate_at + self.terminate_timeout
+            self.due = [(terminate_at, signal.SIGTERM), (kill_at, signal.SIGKILL)]
+        while self.due and now >= self.due[0][0]:
+            self._signal_runners(self.due.pop(0)[1], os.kill)
+
+    def _wake_on_signals(self) -> None:
+        # Not the sentinels of the processes: their agents' children may hold those open, or an
+        # agent may close them.
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.woken, self.wake = os.pipe()
+        for end in (self.woken, self.wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+
+    def _wait(self, timeout: float) -> list[Any]:
+        """Until a child or the parent does something, or something is due."""
+        if self.due:
+            timeout = max(0.0, min(timeout, self.due[0][0] - time.monotonic()))
+        parents = [] if self.stop.is_set() else [self.parent]
+        ready = connection.wait([*parents, self.woken], timeout=timeout)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.woken, 4096)
+        return ready
+
+    def _on_sigterm(self, signal_number: int, frame: object) -> None:
+        if not self.stop.is_set():
+            self.because = "the supervisor of the runners was ended by SIGTERM"
+        self.stop.set()
+
+    def _on_sigtstp(self, signal_number: int, frame: object) -> None:
+        # Ctrl+Z reaches the terminal's process group, and the runners have groups of their own.
+        self._signal_runners(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._signal_runners(signal.SIGCONT)
+
+    def _signal_runners(self, number: int, send: Callable[[int, int], None] = os.killpg) -> None:
+        for process in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                send(process.pid or 0, number)
+
+    def _spawn(self, worker_id: int) -> None:
+        messages, theirs = self.context.Pipe(duplex=False)
+        supervisor = os.getpid()
+
+        def main() -> None:
+            for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            # Linux hangs up a stopped process whose parent dies, and lets it go on: it has to end
+            # its descendants. A handler, not SIG_IGN, which programs that it starts would inherit.
+            signal.signal(signal.SIGHUP, lambda number, frame: None)
+            signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
+            os.close(self.wake)
+            os.close(self.woken)
+            self.parent.close()
+            tree.start_group(supervisor)
+            self.main(worker_id, teller(theirs))
+
+        process = self.context.Process(target=main, name=f"agl-runner-{worker_id}")
+        process.start()
+        theirs.close()
+        self.slots[worker_id].begin(process, messages)
+        self._tell(RunnerStarted(worker_id, process.pid or 0))
+
+    def _processes(self) -> "list[ForkProcess]":
+        return [slot.process for slot in self.slots.values() if slot.process is not None]
+
+    def _reap(self, *, replace: bool) -> None:
+        for worker_id, slot in self.slots.items():
+            process = slot.ended()
+            if process is None:
+                continue
+            said = messages_of(slot.messages)
+            last = next((message for message in reversed(said) if message != WORKING), "")
+            if process.exitcode == 0 and last == FINISHED:
+                continue
+            slot.vain_starts = 0 if WORKING in said else slot.vain_starts + 1
+            given_up = slot.vain_starts >= MAX_VAIN_STARTS
+            exit_code = process.exitcode or 0
+            message = last or tree.describe_exit(exit_code)
+            if given_up:
+                message = f"it died before its first rollout, again and again: {message}"
+            away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
+            self._tell(RunnerDied(worker_id, process.pid or 0, message, given_up, away))
+            if replace and not given_up:
+                self._spawn(worker_id)
+        tree.reap_orphans({process.pid or 0 for process in self._processes()})
+
+    def _tell(self, report: Report) -> None:
+        # Without a parent there is nobody to tell.
+        with contextlib.suppress(OSError):
+            self.parent.send(report)
 
 
 class Supervisor:
@@ -120,7 +245,7 @@ class Supervisor:
         stop: ExecutionEvent,
         seconds: float,
         *,
-        after_fork: Callable[[], None],
+        after_fork: Callable[[], None] = lambda: None,
         on_report: Callable[[Report], None],
         lost: str = "the supervisor of the runners died",
     ) -> None:
@@ -192,152 +317,6 @@ class Supervisor:
                 about = worker_id, began.pid, message, True
                 self._on_report(RunnerDied(*about, is_orphan=True, name=began.name))
             self._on_report(AllEnded(message))
-
-
-@dataclass
-class _Supervision:
-    """What the supervising process does."""
-
-    runners: Runners
-    parent: "connection.Connection[Any, Any]"
-    parent_pid: int
-    because: str | None = None
-    due: list[tuple[float, int]] | None = None
-    """When, from the moment of ``stop`` on, runners that are left get which signal."""
-
-    def run(self) -> None:
-        stop = self.runners.stop
-        # Ctrl+C reaches the whole process group; the parent decides what it means.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
-        signal.signal(signal.SIGTSTP, self._on_sigtstp)
-        tree.adopt_orphans()
-        self._wake_on_signals()
-        first = self.runners.first
-        self.slots = {number: _Slot() for number in range(first, first + self.runners.number)}
-        for worker_id in self.slots:
-            self._spawn(worker_id)
-        while self._processes():
-            news = self._wait(LOOK_SECONDS)
-            is_orphan = os.getppid() != self.parent_pid
-            if not stop.is_set() and (self.parent in news or is_orphan):
-                self._hear()
-                stop.set()
-            self._reap(replace=not stop.is_set())
-            self._end_the_slow()
-        self._tell(AllEnded(self.because))
-        tree.kill_descendants(psutil.Process())
-
-    def _hear(self) -> None:
-        if os.getppid() == self.parent_pid:
-            with contextlib.suppress(EOFError, OSError):
-                self.parent.recv()  # "stop"
-                return
-        # The parent was killed, and the store that it served with it: nothing to wait for.
-        runners = self.runners
-        if runners.kills_orphans:
-            tree.kill_descendants(psutil.Process())
-        runners.graceful_timeout = min(runners.graceful_timeout, ORPHAN_SECONDS)
-        runners.terminate_timeout = min(runners.terminate_timeout, ORPHAN_SECONDS)
-
-    def _end_the_slow(self) -> None:
-        """Once all shall stop: SIGTERM, and later SIGKILL, to the runners that have not."""
-        if not self.runners.stop.is_set():
-            return
-        now = time.monotonic()
-        if self.due is None:
-            terminate_at = now + self.runners.graceful_timeout
-            kill_at = terminate_at + self.runners.terminate_timeout
-            self.due = [(terminate_at, signal.SIGTERM), (kill_at, signal.SIGKILL)]
-        while self.due and now >= self.due[0][0]:
-            self._signal_runners(self.due.pop(0)[1], os.kill)
-
-    def _wake_on_signals(self) -> None:
-        # Not the sentinels of the processes: their agents' children may hold those open, or an
-        # agent may close them.
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        self.woken, self.wake = os.pipe()
-        for end in (self.woken, self.wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-
-    def _wait(self, timeout: float) -> list[Any]:
-        """Until a child or the parent does something, or something is due."""
-        if self.due:
-            timeout = max(0.0, min(timeout, self.due[0][0] - time.monotonic()))
-        parents = [] if self.runners.stop.is_set() else [self.parent]
-        ready = connection.wait([*parents, self.woken], timeout=timeout)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.woken, 4096)
-        return ready
-
-    def _on_sigterm(self, signal_number: int, frame: object) -> None:
-        if not self.runners.stop.is_set():
-            self.because = "the supervisor of the runners was ended by SIGTERM"
-        self.runners.stop.set()
-
-    def _on_sigtstp(self, signal_number: int, frame: object) -> None:
-        # Ctrl+Z reaches the terminal's process group, and the runners have groups of their own.
-        self._signal_runners(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self._signal_runners(signal.SIGCONT)
-
-    def _signal_runners(self, number: int, send: Callable[[int, int], None] = os.killpg) -> None:
-        for process in self._processes():
-            with contextlib.suppress(ProcessLookupError):
-                send(process.pid or 0, number)
-
-    def _spawn(self, worker_id: int) -> None:
-        messages, theirs = self.runners.context.Pipe(duplex=False)
-        supervisor = os.getpid()
-
-        def main() -> None:
-            for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            # Linux hangs up a stopped process whose parent dies, and lets it go on: it has to end
-            # its descendants. A handler, not SIG_IGN, which programs that it starts would inherit.
-            signal.signal(signal.SIGHUP, lambda number, frame: None)
-            signal.set_wakeup_fd(-1)  # Python 3.12's asyncio has done so already
-            os.close(self.wake)
-            os.close(self.woken)
-            self.parent.close()
-            tree.start_group(supervisor)
-            self.runners.main(worker_id, teller(theirs))
-
-        process = self.runners.context.Process(target=main, name=f"agl-runner-{worker_id}")
-        process.start()
-        theirs.close()
-        self.slots[worker_id].begin(process, messages)
-        self._tell(RunnerStarted(worker_id, process.pid or 0))
-
-    def _processes(self) -> "list[ForkProcess]":
-        return [slot.process for slot in self.slots.values() if slot.process is not None]
-
-    def _reap(self, *, replace: bool) -> None:
-        for worker_id, slot in self.slots.items():
-            process = slot.ended()
-            if process is None:
-                continue
-            said = messages_of(slot.messages)
-            last = next((message for message in reversed(said) if message != WORKING), "")
-            if process.exitcode == 0 and last == FINISHED:
-                continue
-            slot.vain_starts = 0 if WORKING in said else slot.vain_starts + 1
-            given_up = slot.vain_starts >= MAX_VAIN_STARTS
-            exit_code = process.exitcode or 0
-            message = last or tree.describe_exit(exit_code)
-            if given_up:
-                message = f"it died before its first rollout, again and again: {message}"
-            away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
-            self._tell(RunnerDied(worker_id, process.pid or 0, message, given_up, away))
-            if replace and not given_up:
-                self._spawn(worker_id)
-        tree.reap_orphans({process.pid or 0 for process in self._processes()})
-
-    def _tell(self, report: Report) -> None:
-        # Without a parent there is nobody to tell.
-        with contextlib.suppress(OSError):
-            self.parent.send(report)
 
 
 class _Slot:

@@ -3,6 +3,7 @@
 import socket
 import weakref
 
+from agl_http.addresses import own_address, url_of
 from agl_http.server import bind
 
 
@@ -20,8 +21,8 @@ class Address:
             self._reserved = bind(self.host, 0, listen=False)
             self.port = self._reserved.getsockname()[1]
             weakref.finalize(self, self._reserved.close)
-        host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        host = own_address() if self.host in ("0.0.0.0", "::", "") else self.host
+        return url_of(host, self.port)
 
     def bind(self) -> socket.socket:
         """A socket that listens there.
@@ -34,13 +35,3 @@ class Address:
             self._reserved.close()
             self._reserved = None
         return sock
-
-
-def _own_address() -> str:
-    """The address at which other machines reach this one; loopback when there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only picks the outgoing interface
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])

@@ -12,7 +12,8 @@ from typing import Any, Literal, cast, get_args
 
 from agl import env
 from agl.env import DEFAULT_HOST, DEFAULT_PORT, LightningEnvVar
-from agl.errors import ConfigError, StoreError, is_away
+from agl.errors import AlgorithmError, ConfigError, StoreError, is_away
+from agl.execution.algorithm import run_algorithm
 from agl.execution.base import (
     AT_WORK,
     AlgorithmBundle,
@@ -21,14 +22,14 @@ from agl.execution.base import (
     RunnerBundle,
 )
 from agl.execution.shared_memory import SharedMemoryExecutionStrategy
+from agl.execution.signals import graceful_signals
 from agl.store.base import LightningStore
 from agl.utils.checks import check_choice, check_numbers
 from agl_http.addresses import is_loopback, url_of
 from agl_http.server import address_of, bind
 from agl_http.tokens import check_admin, issue_token, tokens_of
 from agl_processes.reports import Reports
-from agl_processes.run import run_with_runners
-from agl_processes.runner_process import WORKING, Tell, run_as_process
+from agl_processes.runner_process import WORKING, Tell, on_sigterm, run_as_process
 from agl_processes.supervisor import RunnerMain, Runners, Supervisor
 from agl_server.client import LightningStoreClient
 from agl_server.processes.events import MultiprocessingEvent
@@ -153,28 +154,36 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         self.prepare()
         if not self._manages(store):
             self._close_socket()
-        fork = multiprocessing.get_context("fork")
-        stop, reports = MultiprocessingEvent(ctx=fork), Reports()
-        supervisor = None
+        stop = MultiprocessingEvent(ctx=multiprocessing.get_context("fork"))
+        supervisor, reports = None, Reports()
         with contextlib.ExitStack() as ending:
             ending.callback(self._close_socket)
             self._runner_token = TokenSlot()
             ending.callback(self._runner_token.clear)
             if self.role != "algorithm":
-                given = None if self._manages(store) else store
-                main = self._runner_main(runner, given, stop)
-                timeouts = self.graceful_timeout, self.terminate_timeout
-                supervisor = Supervisor(
-                    Runners(fork, main, self.n_runners, stop, *timeouts).supervise,
-                    stop,
-                    sum(timeouts),
-                    after_fork=self._close_socket,
-                    on_report=reports.deliver,
-                )
+                supervisor = self.supervise(runner, store, stop, reports)
                 ending.callback(supervisor.end)
             terminated = asyncio.run(self._run(algorithm, store, stop, supervisor, reports))
         if terminated and self.role != "runner":
             raise SystemExit(128 + signal.SIGTERM)
+
+    def supervise(
+        self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
+    ) -> Supervisor:
+        """Start what keeps the runners, before anything else starts."""
+        main = self._runner_main(runner, None if self._manages(store) else store, stop)
+        timeouts = self.graceful_timeout, self.terminate_timeout
+        fork = multiprocessing.get_context("fork")
+        return Supervisor(
+            Runners(fork, main, self.n_runners, stop, *timeouts).supervise,
+            stop,
+            sum(timeouts),
+            after_fork=self._close_socket,
+            on_report=reports.deliver,
+        )
+
+    async def on_reached(self, store: LightningStore, supervisor: Supervisor) -> None:
+        """Called once runners can reach the store."""
 
     def _runner_main(
         self, runner: RunnerBundle, store: LightningStore | None, stop: ExecutionEvent
@@ -205,16 +214,55 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         supervisor: Supervisor | None,
         reports: Reports,
     ) -> bool:
+        terminated = False
         async with self._reached(store) as reached:
-            return await run_with_runners(
-                None if self.role == "runner" else algorithm,
-                reached,
-                stop,
-                supervisor,
-                reports,
-                ask_to_stop=self.ask_to_stop,
-                last_seconds=OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS,
-            )
+            reports.open()
+            if supervisor is not None:
+                supervisor.watch()
+                await self.on_reached(reached, supervisor)
+            if self.role == "runner":  # the algorithm runs elsewhere: the runners' end is the end
+                main: Coroutine[Any, Any, bool] = asyncio.Event().wait()
+            else:
+                main = run_algorithm(algorithm, reached, stop, reports.no_runners)
+            task = asyncio.ensure_future(main)
+
+            def terminate() -> None:
+                nonlocal terminated
+                if not self.ask_to_stop():
+                    terminated = True
+                    stop.set()  # before the algorithm takes the model from under the agents
+                    task.cancel()
+
+            following = asyncio.ensure_future(reports.follow(reached))
+            try:
+                with on_sigterm(terminate), graceful_signals(self.ask_to_stop, signal.SIGINT):
+                    await asyncio.wait({task, following}, return_when=asyncio.FIRST_COMPLETED)
+                    if following.done():
+                        following.result()
+                        if self.role != "runner":
+                            await asyncio.wait({task})
+            finally:
+                stop.set()
+                task.cancel()
+                await asyncio.wait({task})
+                reports.no_runners.set()
+                if supervisor is not None:
+                    # The store can still be reached: runners that finish can report.
+                    await asyncio.to_thread(supervisor.end)
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+                last_seconds = OWN_REPORTS_SECONDS if self.serves(store) else LAST_REPORTS_SECONDS
+                await reports.follow_rest(reached, last_seconds)
+        if task.cancelled():
+            came_to_its_end = terminated
+        elif (error := task.exception()) is not None:
+            why = f"the algorithm failed: {type(error).__name__}: {error}"
+            raise AlgorithmError(why) from error
+        else:
+            came_to_its_end = task.result()
+        if not came_to_its_end:
+            reports.raise_if_given_up()
+        return terminated
 
     @contextlib.asynccontextmanager
     async def _reached(self, store: LightningStore) -> AsyncGenerator[LightningStore]:

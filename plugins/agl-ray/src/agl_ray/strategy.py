@@ -1,0 +1,128 @@
+"""The strategy ``ray``: algorithm and store here, runners on the nodes of a Ray cluster."""
+
+import logging
+import os
+import re
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+import agl
+from agl.env import LightningEnvVar, resolve_int_env_var, resolve_str_env_var
+from agl.errors import ConfigError
+from agl.execution.base import ExecutionEvent, RunnerBundle
+from agl.store.base import LightningStore
+from agl.utils.checks import check_numbers, one_of
+from agl_http.addresses import ELSEWHERE, own_address
+from agl_http.tokens import issue_token
+from agl_processes.reports import Reports
+from agl_processes.supervisor import Supervisor
+from agl_ray.cluster import Job, start
+
+ON_NODES = ("AGL_CONCURRENCY", "AGL_DISABLE_PLUGINS", "AGL_EMITTER_DEBUG", "AGL_STRICT_PLUGINS")
+"""Variables that go along."""
+
+
+class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
+    """The algorithm serves the store over HTTP; runners are actors on the nodes of a Ray cluster.
+
+    What an actor or a node was running when it died ends as ``unresponsive`` with a ``lost``
+    failure, and runs again if the rollout's configuration says so; another actor takes its place,
+    on any node.
+
+    Args:
+        runners: How many runners; with ``min_runners``, at most.
+        min_runners: So many stay when they have nothing to do; others come when rollouts wait, and
+            leave when they have had none for ten seconds. None keeps all of them.
+        address: ``auto`` on a machine of the cluster, ``ray://HOST:10001`` from elsewhere, or
+            ``HOST:6379``. None reads ``RAY_ADDRESS``; without it, it is ``local``: Ray starts on
+            this machine for as long as the run takes.
+        resources: What a runner takes: ``cpu`` (1 if left out), ``gpu``, ``memory`` in bytes, and
+            names of your own.
+        runtime_env: What Ray brings to the nodes: ``working_dir``, ``pip``, ``env_vars`` and so on.
+        server_host: Address of this machine that nodes reach, where the store is served. None reads
+            ``AGL_SERVER_HOST``; without it, it is the one from which the cluster is reached.
+        server_port: 0 takes a free one. None reads ``AGL_SERVER_PORT``, and is 0 without it.
+        graceful_timeout: Seconds that runners get to finish at the end.
+        n_runners: The same as ``runners``.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(
+        self,
+        runners: int | None = None,
+        min_runners: int | None = None,
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        graceful_timeout: float = 10.0,
+        n_runners: int | None = None,
+    ) -> None:
+        name = "strategy 'ray'"
+        given = one_of(name, runners=runners, n_runners=n_runners)
+        most = 1 if given is None else given
+        check: Any = check_numbers
+        check(name, whole=True, least=1, runners=most)
+        check(name, whole=True, optional=True, least=1, most=most, min_runners=min_runners)
+        check(f"{name}: resources", least=0, **(resources or {}))
+        self.resources, self.runtime_env = dict(resources or {}), dict(runtime_env or {})
+        self.min_runners = min_runners
+        self.address = address or os.environ.get("RAY_ADDRESS") or "local"
+        host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host)
+        if host in (None, "0.0.0.0", "::"):
+            there = re.sub("^.*://|:[0-9]+/?$", "", self.address)
+            host = own_address({"local": "127.0.0.1", "auto": ELSEWHERE}.get(there, there))
+        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port) or 0
+        token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN) or secrets.token_urlsafe()
+        super().__init__("both", host, port, most, graceful_timeout, token=token)
+        self.managed_store = None  # what is no client must be served
+
+    def supervise(
+        self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
+    ) -> Supervisor:
+        try:
+            self._pickled = cloudpickle.dumps(runner)  # which takes code of ``__main__`` along
+        except Exception as error:  # whatever its classes raise
+            raise ConfigError(
+                "strategy 'ray': agent, tracer and hooks go to other machines, and cannot be "
+                f"pickled ({type(error).__name__}: {error}). Make clients and locks in the agent's "
+                "function, or at the top of its module"
+            ) from error
+        return Supervisor(
+            start,
+            stop,
+            self.graceful_timeout + self.terminate_timeout,
+            on_report=reports.deliver,
+            lost=f"the Ray cluster at {self.address} is lost, as when its head dies",
+        )
+
+    async def on_reached(self, store: LightningStore, supervisor: Supervisor) -> None:
+        reached: Any = store
+        is_served = isinstance(store, agl.LightningStoreServer)
+        url = reached.address if is_served else reached.server_address
+        amounts = {"cpu": 1, **self.resources}
+        options = {f"num_{one}s": amounts.pop(one, 0) for one in ("cpu", "gpu")}
+        options |= {"memory": int(amounts.pop("memory", 0)) or None, "resources": amounts}
+        # With a working_dir the nodes have code of their own; else they may share this machine's.
+        path = [] if "working_dir" in self.runtime_env else sys.path
+        path = [one for one in path if not one.startswith((sys.prefix, sys.base_prefix))]
+        variables = {name: os.environ[name] for name in ON_NODES if name in os.environ}
+        token, level = await issue_token(store, "runner"), logging.getLogger("agl").level
+        job = Job(
+            self.address,
+            self.runtime_env,
+            options,
+            self.n_runners,
+            self.min_runners or self.n_runners,
+            self.graceful_timeout,
+            (self._pickled, url, token, path, variables, level),
+            await issue_token(store, "reader"),
+        )
+        supervisor.send(job)

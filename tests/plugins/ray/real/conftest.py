@@ -1,0 +1,32 @@
+"""A real Ray cluster of several nodes, all on this machine."""
+
+import pytest
+from ray.cluster_utils import Cluster
+from tests.seams.scene import Scene
+from tests.waiting import free_port
+
+NODE = {"object_store_memory": 80_000_000, "include_dashboard": False}
+HEAD = {**NODE, "num_cpus": 0, "_system_config": {"health_check_period_ms": 500}}
+
+
+def start_cluster(**head):
+    return Cluster(initialize_head=True, head_node_args={**HEAD, **head})
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head without room for runners, and a node with."""
+    port = free_port()
+    cluster = start_cluster(ray_client_server_port=port)
+    cluster.client_address = f"ray://127.0.0.1:{port}"
+    cluster.add_node(**NODE, num_cpus=4)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def scene(tmp_path):
+    scene = Scene(tmp_path)
+    yield scene
+    for process in scene.left():
+        process.kill()

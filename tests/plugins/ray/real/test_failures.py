@@ -1,0 +1,175 @@
+"""Runs on a cluster whose parts are killed; each in a process of its own."""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import psutil
+import pytest
+from tests.seams.scene import wait_until
+from tests.stores import opened
+
+from .conftest import NODE, start_cluster
+
+RUN = """
+config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
+
+@agl.rollout
+def agent(task: int) -> float:
+    (HERE / f"started-{{task}}").write_text(str(os.getpid()))
+    time.sleep({seconds})
+    return 1.0
+
+options = {{"type": "ray", "address": "{address}", "resources": {{"cpu": 0.5}}, "runners": 4}}
+trainer(algorithm_of(range({tasks})), **options).fit(agent)
+"""
+
+
+def run_of(address, tasks=40, seconds=0.3):
+    return RUN.format(address=address, tasks=tasks, seconds=seconds)
+
+
+def pid_of(scene, task):
+    """The process of the runner that does a task."""
+    note = scene.folder / f"started-{task}"
+    assert wait_until(lambda: note.exists() and note.read_text()), scene.errors.read_text()
+    return psutil.Process(int(note.read_text()))
+
+
+def attempts_in(scene):
+    """Of each rollout: its final status, and how its attempts ended."""
+
+    async def find():
+        async with opened(scene.folder / "store.db") as store:
+            return [
+                (
+                    rollout.status,
+                    [
+                        one.error.boundary if one.error else one.status
+                        for one in await store.query_attempts(rollout.rollout_id)
+                    ],
+                )
+                for rollout in await store.query_rollouts()
+            ]
+
+    return asyncio.run(find())
+
+
+def actor(cluster, process):
+    assert "RunnerActor" in " ".join(process.cmdline())
+    process.kill()
+
+
+def node(cluster, process):
+    dying = next(
+        node
+        for node in cluster.list_all_nodes()
+        if process.ppid() == node.all_processes["raylet"][0].process.pid
+    )
+    cluster.add_node(**NODE, num_cpus=4)
+    cluster.remove_node(dying, allow_graceful=False)
+
+
+@pytest.mark.parametrize(("kill", "most"), [(actor, 1), (node, 4)])
+def test_what_dies_costs_its_rollouts_in_flight_one_attempt(scene, cluster, kill, most):
+    run = scene.start(run_of(cluster.address, tasks=16, seconds=2.0))
+    kill(cluster, pid_of(scene, 5))
+    assert run.wait(timeout=120) == 0, scene.errors.read_text()
+    found = attempts_in(scene)
+    assert [status for status, _ in found] == ["succeeded"] * 16
+    lost = [ends for _, ends in found if ends != ["succeeded"]]
+    assert lost == [["lost", "succeeded"]] * len(lost)
+    assert 1 <= len(lost) <= most
+    assert wait_until(lambda: scene.left() == [])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_a_signal_ends_everything(scene, cluster, number, code):
+    run = scene.start(run_of(cluster.address, tasks=1000))
+    runner = pid_of(scene, 2)
+    if number == signal.SIGINT:
+        os.killpg(run.pid, number)  # what a terminal does
+    else:
+        run.send_signal(number)
+    assert run.wait(timeout=60) in (code, -number, 130), scene.errors.read_text()
+    assert wait_until(lambda: not (scene.left() or runner.is_running()))
+
+
+WAITS = """
+@agl.algo
+async def algorithm(store):
+    rollout = await store.enqueue_rollout(0)
+    (HERE / "queued").touch()
+    await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+
+options = {{"type": "ray", "address": "{address}", "resources": {{"cpu": 100}}, "runners": 4}}
+trainer(algorithm, **options).fit(agent)
+"""
+
+
+def test_run_that_finds_no_place_ends_when_it_is_asked(scene, cluster):
+    run = scene.start(WAITS.format(address=cluster.address))
+    assert wait_until(lambda: (scene.folder / "queued").exists()), scene.errors.read_text()
+    run.terminate()
+    assert run.wait(timeout=60) == 143, scene.errors.read_text()
+    assert "does not end" not in scene.errors.read_text()
+    assert wait_until(lambda: scene.left() == [])
+
+
+def test_a_killed_run_takes_its_runners_along(scene, cluster):
+    run = scene.start(run_of(cluster.address, tasks=1000))
+    runner = pid_of(scene, 2)
+    run.kill()
+    run.wait()
+    assert wait_until(lambda: not (scene.left() or runner.is_running()))
+
+
+GOES_ON = """
+@agl.rollout
+def agent(task: int) -> float:
+    (HERE / f"started-{task}").write_text(str(os.getpid()))
+    if task > 5:  # runners go on without the head until their node misses it
+        wait_for("go")
+    return 1.0
+
+address = (HERE / "address").read_text()
+options = {"type": "ray", "address": address, "resources": {"cpu": 0.5}, "runners": 2}
+about = {"run_dir": HERE / "run", "run": "mine", "resume": (HERE / "go").exists()}
+agl.Trainer(strategy=options, **about).fit(agent, list(range(40)))
+"""
+
+
+@contextlib.contextmanager
+def run_on_a_cluster_of_its_own(scene):
+    cluster = start_cluster()
+    try:
+        cluster.add_node(**NODE, num_cpus=4)
+        (scene.folder / "address").write_text(cluster.address)
+        yield cluster, scene.start(GOES_ON)
+    finally:
+        cluster.shutdown()
+
+
+def test_head_that_is_killed_ends_the_run_which_goes_on(scene, monkeypatch):
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
+    with run_on_a_cluster_of_its_own(scene) as (cluster, run):
+        runner = pid_of(scene, 6)
+        cluster.remove_node(cluster.head_node, allow_graceful=False)
+        assert run.wait(timeout=120) == 1, scene.errors.read_text()
+        said = scene.errors.read_text()
+        address = (scene.folder / "address").read_text()
+        assert f"no runner is left; the Ray cluster at {address} is lost" in said
+        # When the other node misses its head, too.
+        assert wait_until(lambda: not (scene.left() or runner.is_running()))
+    (scene.folder / "go").touch()
+    with run_on_a_cluster_of_its_own(scene) as (_, run):
+        assert run.wait(timeout=120) == 0, scene.errors.read_text()
+    assert "40 succeeded" in scene.errors.read_text()
+
+
+def test_deadline_holds_for_an_agent_that_hangs(scene, cluster):
+    body = run_of(cluster.address, tasks=3, seconds=600.0).replace("runners", "n_runners")
+    code, results, errors = scene.run(body.replace("max_attempts=2", "timeout_seconds=1.0"))
+    assert code == 0, errors
+    assert sorted(results) == [[str(task), "failed", "timeout"] for task in range(3)]

@@ -1,0 +1,98 @@
+"""How many runners there are, where, and with what code."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.seams.scene import wait_until
+
+SCALED = """
+@agl.rollout
+def agent(task: int) -> float:
+    (HERE / f"started-{{task}}").write_text(str(os.getpid()))
+    time.sleep(1.0)
+    return 1.0
+
+@agl.algo
+async def algorithm(store):
+    for tasks in (range(12), range(12, 15)):
+        rollouts = [await store.enqueue_rollout(task) for task in tasks]
+        await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
+        (HERE / "done").touch()
+        await asyncio.to_thread(wait_for, "go")
+    ended = await store.query_rollouts()
+    print("RESULT", *(rollout.status for rollout in ended), flush=True)
+
+options = {{"type": "ray", "address": "{address}", "resources": {{"cpu": 0.5}}}}
+trainer(algorithm, **options, runners=6, min_runners=1).fit(agent)
+"""
+
+
+def test_runners_follow_the_queue(scene, cluster):
+    run = scene.start(SCALED.format(address=cluster.address))
+    assert wait_until(lambda: (scene.folder / "done").exists()), scene.errors.read_text()
+    runners = {psutil.Process(int(path.read_text())) for path in scene.folder.glob("started-*")}
+    assert 4 <= len(runners) <= 6
+    assert wait_until(lambda: sum(one.is_running() for one in runners) <= 1)
+    (scene.folder / "go").touch()
+    assert run.wait(timeout=60) == 0, scene.errors.read_text()
+    assert scene.output.read_text().split().count("succeeded") == 15
+    assert wait_until(lambda: scene.left() == [])
+
+
+AGENT = """
+import os
+import agl
+
+@agl.rollout
+def agent(task: int) -> float:
+    print("in", os.getcwd(), flush=True)
+    return float(os.environ["HALF"]) * task
+"""
+CONFIG = """
+agent: my_agent:agent
+algorithm: baseline
+train: tasks.jsonl
+strategy:
+  type: ray
+  runners: 2
+  address: {address}
+  resources: {{cpu: 0.1}}
+  runtime_env: {{working_dir: {working_dir}, env_vars: {{HALF: "0.5"}}}}
+"""
+
+
+@pytest.mark.parametrize("client", [False, True], ids=["as a driver", "as a client"])
+def test_code_is_shipped(cluster, tmp_path, client):
+    """By ``agl run`` from a folder that no node has in its path."""
+    address = cluster.client_address if client else cluster.address
+    run = agl_run(tmp_path, address, working_dir=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "2 succeeded, mean reward 0.750" in run.stderr
+    assert "runtime_resources" in run.stdout  # where Ray has unpacked the folder
+
+
+def test_agent_that_no_node_can_import_ends_the_run(cluster, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run = agl_run(tmp_path, cluster.address, working_dir=elsewhere)
+    assert run.returncode == 1
+    ship = "Ship the agent's code with runtime_env"
+    assert f"ModuleNotFoundError: No module named 'my_agent'. {ship}" in run.stderr
+
+
+def test_cluster_that_is_not_there_ends_the_run(tmp_path):
+    run = agl_run(tmp_path, "ray://127.0.0.1:9", working_dir=tmp_path)
+    assert run.returncode == 1
+    assert "the Ray cluster at ray://127.0.0.1:9" in run.stderr
+
+
+def agl_run(folder, address, working_dir):
+    (folder / "my_agent.py").write_text(AGENT)
+    (folder / "tasks.jsonl").write_text("1\n2\n")
+    config = CONFIG.format(address=address, working_dir=working_dir)
+    (folder / "agl.yaml").write_text(config)
+    command = [Path(sys.executable).with_name("agl"), "run", "agl.yaml"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)

@@ -1,0 +1,62 @@
+"""What the strategy refuses before anything starts, and how its parts go to other machines."""
+
+import pickle
+import sys
+import threading
+import types
+
+import cloudpickle
+import pytest
+
+import agl
+from agl.errors import ConfigError
+from agl_ray.strategy import RayExecutionStrategy
+
+LOCK = threading.Lock()
+
+
+@agl.rollout
+def agent(task: int) -> float:
+    return float(task * LOCK.locked())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"runners": 0}, "runners must be at least 1; got 0"),
+        ({"runners": 2, "n_runners": 3}, "runners and n_runners are one setting"),
+        ({"runners": 2, "min_runners": 3}, "min_runners must be at least 1 and at most 2; got 3"),
+        ({"resources": {"cpu": -1}}, "resources: cpu must be at least 0; got -1"),
+        ({"server_host": "192.0.2.77"}, "192.0.2.77"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, says):
+    with pytest.raises(ConfigError, match=says):
+        RayExecutionStrategy(address="local", **options).prepare()
+
+
+def test_trainer_says_how_many(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://192.0.2.1:10001")
+    trainer = agl.Trainer(strategy={"type": "ray", "resources": {"gpu": 0.5}}, n_runners=3)
+    assert trainer.n_runners == 3
+    assert trainer.strategy.address == "ray://192.0.2.1:10001"
+    with pytest.raises(ConfigError, match="n_runners=3, and the strategy given has n_runners=2"):
+        agl.Trainer(strategy=RayExecutionStrategy(runners=2), n_runners=3)
+
+
+def test_agent_of_a_module_goes_by_name_and_its_trainer_stays(monkeypatch):
+    module = types.ModuleType("a_module")
+    monkeypatch.setitem(sys.modules, "a_module", module)
+    monkeypatch.setattr(agent, "__module__", "a_module")
+    module.agent = agent
+    packed = cloudpickle.dumps((agent,))
+    assert pickle.loads(packed) == (agent,)
+    assert len(packed) < 200
+    ours = agl.LitAgent()
+    ours.set_trainer(LOCK)  # as little to be pickled as a trainer
+    assert pickle.loads(cloudpickle.dumps(ours))._trainer is None
+
+
+def test_what_cannot_be_pickled_is_refused():
+    with pytest.raises(ConfigError, match=r"cannot be pickled \(TypeError: .*lock"):
+        RayExecutionStrategy(address="local").supervise(lambda: LOCK, None, None, None)
