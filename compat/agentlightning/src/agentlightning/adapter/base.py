@@ -1,7 +1,3 @@
 """The contract of an adapter."""
 
-from agl import (
-    Adapter as Adapter,
-    OtelTraceAdapter as OtelTraceAdapter,
-    TraceAdapter as TraceAdapter,
-)
+from agl.algorithm.adapter import *

@@ -1,9 +1,4 @@
 """Messages."""
 
-from agl.emitter import (
-    emit_message as emit_message,
-    get_message_value as get_message_value,
-)
-from agl.semconv import (
-    AGL_MESSAGE as AGL_MESSAGE,
-)
+from agl.emitter import *
+from agl.semconv import *

@@ -1,7 +1,4 @@
 """Events that end a run."""
 
-from agl import (
-    ExecutionEvent as ExecutionEvent,
-    MultiprocessingEvent as MultiprocessingEvent,
-    ThreadingEvent as ThreadingEvent,
-)
+from agl import MultiprocessingEvent as MultiprocessingEvent
+from agl.execution.base import *

@@ -1,5 +1,3 @@
 """The contract of a runner."""
 
-from agl import (
-    Runner as Runner,
-)
+from agl import Runner as Runner

@@ -1,5 +1,3 @@
 """A tracer that keeps nothing."""
 
-from agl import (
-    DummyTracer as DummyTracer,
-)
+from agl import DummyTracer as DummyTracer

@@ -1,5 +1,3 @@
 """OpenTelemetry's spans."""
 
-from agl import (
-    OtelTracer as OtelTracer,
-)
+from agl import OtelTracer as OtelTracer

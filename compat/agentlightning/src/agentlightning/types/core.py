@@ -3,37 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from agentlightning._v01.records import (
-    AgentLightningTask as AgentLightningTask,
-    AgentResource as AgentResource,
-    GenericResponse as GenericResponse,
-    LitRollout as LitRollout,
-    RolloutLegacy as RolloutLegacy,
-    RolloutRawResultLegacy as RolloutRawResultLegacy,
-    Task as Task,
-    TaskIfAny as TaskIfAny,
-)
-from agl import (
-    Hook as Hook,
-    ParallelWorkerBase as ParallelWorkerBase,
-    Triplet as Triplet,
-)
-from agl.types import (
-    Attempt as Attempt,
-    AttemptedRollout as AttemptedRollout,
-    AttemptStatus as AttemptStatus,
-    Dataset as Dataset,
-    EnqueueRolloutRequest as EnqueueRolloutRequest,
-    PaginatedResult as PaginatedResult,
-    Rollout as Rollout,
-    RolloutConfig as RolloutConfig,
-    RolloutMode as RolloutMode,
-    RolloutRawResult as RolloutRawResult,
-    RolloutStatus as RolloutStatus,
-    TaskInput as TaskInput,
-    Worker as Worker,
-    WorkerStatus as WorkerStatus,
-)
+from agentlightning._v01.records import *
+from agl import Hook as Hook, ParallelWorkerBase as ParallelWorkerBase, Triplet as Triplet
+from agl.types import *
 
 
 class FilterField(TypedDict, total=False):

@@ -3,26 +3,9 @@
 from enum import StrEnum
 from typing import Any
 
-from agl import (
-    SpanRecordingContext as SpanRecordingContext,
-)
-from agl.semconv import (
-    AGL_VIRTUAL as AGL_VIRTUAL,
-)
-from agl.types import (
-    Attributes as Attributes,
-    AttributeValue as AttributeValue,
-    Event as Event,
-    Link as Link,
-    OtelResource as OtelResource,
-    Span as Span,
-    SpanContext as SpanContext,
-    SpanCoreFields as SpanCoreFields,
-    SpanLike as SpanLike,
-    StatusCode as StatusCode,
-    TraceState as TraceState,
-    TraceStatus as TraceStatus,
-)
+from agl import SpanRecordingContext as SpanRecordingContext
+from agl.semconv import AGL_VIRTUAL as AGL_VIRTUAL
+from agl.types.spans import *
 
 
 class SpanNames(StrEnum):

@@ -1,7 +1,3 @@
 """What is left of the collections under the original's stores."""
 
-from agentlightning.types.core import (
-    FilterOptions as FilterOptions,
-    PaginatedResult as PaginatedResult,
-    SortOptions as SortOptions,
-)
+from agentlightning.types.core import *
