@@ -102,7 +102,7 @@ def attach(module: ModuleType) -> None:
     """Have a module hand on, or refuse, what is not written in it."""
     namespace = vars(module)
     namespace.setdefault("__getattr__", rest(module.__name__))
-    if names := public(_path(module.__name__)):
+    if names := public(path_of(module.__name__)):
         namespace["__dir__"] = lambda: sorted(names)
         # A star import gives nothing of a plugin that is not installed.
         namespace["__all__"] = [
@@ -121,7 +121,7 @@ def rest(module: str) -> Callable[[str], Any]:
         if not name.startswith("_"):
             from agentlightning._refused import REFUSED
 
-            path = _path(module)
+            path = path_of(module)
             if name in REFUSED.get(path, ()):
                 refuse(module, name, REFUSED[path][name])
             try:
@@ -154,7 +154,7 @@ def _found(module: str, path: str, name: str) -> Any:
     raise LookupError(name)
 
 
-def _path(module: str) -> str:
+def path_of(module: str) -> str:
     """Below agentlightning; empty for the top."""
     return module.removeprefix(TOP).removeprefix(".")
 
@@ -180,9 +180,9 @@ class Finder:
         if spec is None:
             from agentlightning._refused import REFUSED
 
-            return spec_from_loader(name, _REFUSING) if _path(name) in REFUSED else None
+            return spec_from_loader(name, _REFUSING) if path_of(name) in REFUSED else None
         loader = spec.loader
-        if loader is not None and not _path(name).startswith("_"):
+        if loader is not None and not path_of(name).startswith("_"):
             run = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
@@ -223,12 +223,17 @@ def _asked_by_import() -> bool:
     return dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
 
 
-def refusing(**reasons: str) -> Callable[[type[T]], type[T]]:
-    """Decorate a class whose original has more methods: asking for one says what to use instead."""
+def refusing(reasons: dict[str, str]) -> Callable[[type[T]], type[T]]:
+    """Decorate a class whose original has more methods: asking for one says what to use instead.
+
+    Args:
+        reasons: What to use -> the names for which that is so.
+    """
+    whys = {name: why for why, names in reasons.items() for name in names.split()}
 
     def decorate(cls: type[T]) -> type[T]:
-        cls._refused_names = frozenset(reasons)  # pyright: ignore[reportAttributeAccessIssue]
-        for name, why in reasons.items():
+        cls._refused_names = frozenset(whys)  # pyright: ignore[reportAttributeAccessIssue]
+        for name, why in whys.items():
             setattr(cls, name, _RefusedMethod(f"{cls.__name__}.{name} is not in agl: {why}"))
         return cls
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from urllib.request import Request, urlopen
 
 from agentlightning._v01.records import RolloutLegacy, Task, TaskIfAny
@@ -67,7 +67,6 @@ class AgentLightningClient:
             time.sleep(self.poll_interval)
 
     async def poll_next_task_async(self) -> Task | None:
-        """See ``poll_next_task``."""
         while True:
             task = self._task_in(await self._request_async("/task"))
             if task is not None:
@@ -90,7 +89,6 @@ class AgentLightningClient:
         return self._resource_cache.get(resource_id)
 
     async def get_resources_by_id_async(self, resource_id: str) -> ResourcesUpdate | None:
-        """See ``get_resources_by_id``."""
         if resource_id not in self._resource_cache:
             self._keep(await self._request_async(f"/resources/{quote(resource_id, safe='')}"))
         return self._resource_cache.get(resource_id)
@@ -100,7 +98,6 @@ class AgentLightningClient:
         return self._keep(self._request("/resources/latest"))
 
     async def get_latest_resources_async(self) -> ResourcesUpdate | None:
-        """See ``get_latest_resources``."""
         return self._keep(await self._request_async("/resources/latest"))
 
     def _keep(self, answer: Any) -> ResourcesUpdate | None:
@@ -117,7 +114,6 @@ class AgentLightningClient:
         return self._request("/rollout", rollout.model_dump(mode="json"))
 
     async def post_rollout_async(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
-        """See ``post_rollout``."""
         return await self._request_async("/rollout", rollout.model_dump(mode="json"))
 
     # --- requests
@@ -232,46 +228,27 @@ class DevTaskLoader(AgentLightningClient):
         """What was reported."""
         return self._rollouts
 
-    def poll_next_task(self) -> Task | None:
-        """The next task; after the last one the first."""
-        index = self.task_count % len(self._tasks)
-        self.task_count += 1
-        task = self._tasks[index]
-        if isinstance(task, Task):
-            return task
-        return Task(
-            rollout_id=f"local_task_{index + 1:03d}",
-            input=task,
-            resources_id=self._update.resources_id,
-            create_time=time.time(),
-        )
-
-    async def poll_next_task_async(self) -> Task | None:
-        """See ``poll_next_task``."""
-        return self.poll_next_task()
-
-    def get_resources_by_id(self, resource_id: str) -> ResourcesUpdate | None:
-        """The resources.
+    def _once(self, path: str, body: Any) -> Any:
+        """What a server would answer.
 
         Raises:
-            ValueError: They have another id.
+            ValueError: It is asked for resources of another id.
         """
-        if resource_id != self._update.resources_id:
-            raise ValueError(
-                f"DevTaskLoader: no resources {resource_id!r}; it has {self._update.resources_id!r}"
-            )
-        return self._update
-
-    async def get_resources_by_id_async(self, resource_id: str) -> ResourcesUpdate | None:
-        """See ``get_resources_by_id``."""
-        return self.get_resources_by_id(resource_id)
-
-    def get_latest_resources(self) -> ResourcesUpdate | None:
-        """The resources."""
-        return self._update
-
-    async def get_latest_resources_async(self) -> ResourcesUpdate | None:
-        """The resources."""
+        if path == "/task":
+            index = self.task_count % len(self._tasks)
+            task = self._tasks[index]
+            if not isinstance(task, Task):
+                task = Task(
+                    rollout_id=f"local_task_{index + 1:03d}",
+                    input=task,
+                    resources_id=self._update.resources_id,
+                    create_time=time.time(),
+                )
+            return {"is_available": True, "task": task}
+        resources_id = unquote(path.removeprefix("/resources/"))
+        if resources_id not in ("latest", self._update.resources_id):
+            known = self._update.resources_id
+            raise ValueError(f"DevTaskLoader: no resources {resources_id!r}; it has {known!r}")
         return self._update
 
     def post_rollout(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
@@ -280,7 +257,6 @@ class DevTaskLoader(AgentLightningClient):
         return {"status": "received", "rollout_id": rollout.rollout_id}
 
     async def post_rollout_async(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
-        """See ``post_rollout``."""
         return self.post_rollout(rollout)
 
     def __repr__(self) -> str:

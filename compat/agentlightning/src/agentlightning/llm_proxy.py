@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from agentlightning._proxy.workers import Workers
+from agentlightning._proxy import Workers
 from agentlightning.utils.server_launcher import LaunchMode
 from agl import LightningStore
 from agl.algorithm.gateway import ModelConfig as ModelConfig

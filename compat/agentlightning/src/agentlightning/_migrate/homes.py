@@ -38,12 +38,17 @@ def public_names() -> frozenset[str]:
 
 
 @cache
-def is_module(path: str) -> bool:
-    """Whether ``agentlightning`` has a module of this path; empty for the top."""
+def has_module(name: str) -> bool:
+    """Whether there is a module of this name."""
     try:
-        return find_spec(f"agentlightning.{path}".rstrip(".")) is not None
+        return find_spec(name) is not None
     except ModuleNotFoundError:
         return False
+
+
+def is_module(path: str) -> bool:
+    """Whether ``agentlightning`` has a module of this path; empty for the top."""
+    return has_module(f"agentlightning.{path}".rstrip("."))
 
 
 @cache

@@ -18,9 +18,16 @@ from agentlightning._migrate.advice import (
     VALUES,
 )
 from agentlightning._migrate.changes import Changes, Edit, Finding
-from agentlightning._migrate.homes import Home, advice_for, home_of, is_module, parameters_of
+from agentlightning._migrate.homes import (
+    Home,
+    advice_for,
+    has_module,
+    home_of,
+    is_module,
+    parameters_of,
+)
+from agentlightning._names import TOP, path_of
 
-TOP = "agentlightning"
 _dotted = re.compile(rf"{TOP}(\.\w+)+").fullmatch
 
 
@@ -95,9 +102,9 @@ class _Reader(Changes):
             if alias not in ours:
                 parts.append(_as(alias.name, alias.asname))
                 continue
-            path = _path(alias.name)
+            path = path_of(alias.name)
             if path and alias.asname:
-                module = f"agl.{path}" if _agl_has(path) else alias.name
+                module = f"agl.{path}" if has_module(f"agl.{path}") else alias.name
                 self.bound.modules[alias.asname] = path
                 parts.append(f"{module} as {alias.asname}")
                 continue
@@ -127,7 +134,7 @@ class _Reader(Changes):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if node.level or not _is_ours(node.module or ""):
             return
-        path = _path(node.module or "")
+        path = path_of(node.module or "")
         groups: dict[str, list[str]] = {}
         kept: list[ast.alias] = []
         is_renamed = False
@@ -137,7 +144,7 @@ class _Reader(Changes):
             home = Home("agl", "*") if alias.name == "*" else home_of(path, alias.name)
             if home is None and is_module(below):
                 self.bound.modules[local] = below
-                if _agl_has(below):
+                if has_module(f"agl.{below}"):
                     module = "agl" + (f".{path}" if path else "")
                     groups.setdefault(module, []).append(_as(alias.name, alias.asname))
                     continue
@@ -338,8 +345,8 @@ class _Reader(Changes):
     def visit_Constant(self, node: ast.Constant) -> None:
         if node in self.done or not isinstance(node.value, str) or not _dotted(node.value):
             return
-        path, _, name = _path(node.value).rpartition(".")
-        if not path or not is_module(path) or is_module(_path(node.value)):
+        path, _, name = path_of(node.value).rpartition(".")
+        if not path or not is_module(path) or is_module(path_of(node.value)):
             return
         home = home_of(path, name)
         if home is not None:
@@ -349,19 +356,6 @@ class _Reader(Changes):
 
 def _is_ours(module: str) -> bool:
     return module == TOP or module.startswith(f"{TOP}.")
-
-
-def _path(module: str) -> str:
-    return module.removeprefix(TOP).removeprefix(".")
-
-
-def _agl_has(path: str) -> bool:
-    from importlib.util import find_spec
-
-    try:
-        return find_spec(f"agl.{path}") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _as(name: str, asname: str | None) -> str:

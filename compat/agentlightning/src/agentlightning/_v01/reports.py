@@ -66,10 +66,9 @@ def report_of(rollout: Rollout, spans: Sequence[Span], to_triplets: ToTriplets) 
 
 def _to_sdk(span: Span) -> dict[str, Any]:
     """What ``json.loads(span.to_json())`` gives for a span of the SDK."""
-    context = {"trace_id": f"0x{span.trace_id}", "span_id": f"0x{span.span_id}"}
     return {
         "name": span.name,
-        "context": {**context, "trace_state": "[]"},
+        "context": _context(span.trace_id, span.span_id),
         "kind": "SpanKind.INTERNAL",
         "parent_id": f"0x{span.parent_id}" if span.parent_id else None,
         "start_time": _to_text(span.start_time),
@@ -82,11 +81,7 @@ def _to_sdk(span: Span) -> dict[str, Any]:
         ],
         "links": [
             {
-                "context": {
-                    "trace_id": f"0x{link.context.trace_id}",
-                    "span_id": f"0x{link.context.span_id}",
-                    "trace_state": "[]",
-                },
+                "context": _context(link.context.trace_id, link.context.span_id),
                 "attributes": dict(link.attributes or {}),
             }
             for link in span.links
@@ -96,6 +91,10 @@ def _to_sdk(span: Span) -> dict[str, Any]:
             "schema_url": span.resource.schema_url,
         },
     }
+
+
+def _context(trace_id: str, span_id: str) -> dict[str, str]:
+    return {"trace_id": f"0x{trace_id}", "span_id": f"0x{span_id}", "trace_state": "[]"}
 
 
 def _from_sdk(data: dict[str, Any], ids: dict[str, Any]) -> Span:

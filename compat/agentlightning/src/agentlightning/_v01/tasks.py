@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from agentlightning._v01.records import RolloutLegacy, Task
-from agentlightning._v01.reports import emit_report, report_of
+from agentlightning._v01.reports import ToTriplets, emit_report, report_of
 from agentlightning.litagent.litagent import adapted
-from agl import Algorithm, LitAgent, ResourcesUpdate
+from agl import Algorithm, LightningStore, LitAgent, ResourcesUpdate
 from agl.algorithm.adapter import Triplet
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode
 
@@ -77,6 +77,28 @@ def _recorded(result: Any, rollout: Rollout) -> Any:
     return result
 
 
+async def queue_task(store: LightningStore, task: Task, resources_id: str | None) -> Rollout:
+    """Queue a rollout that does a task of a server."""
+    return await store.enqueue_rollout(
+        task.input,
+        mode=task.mode,
+        resources_id=resources_id,
+        metadata={TASK: task.model_dump(mode="json")},
+    )
+
+
+async def report_on(
+    task: Task, rollout: Rollout, store: LightningStore, to_triplets: ToTriplets
+) -> RolloutLegacy:
+    """What is to be reported of a task whose rollout has ended."""
+    spans = await store.query_spans(rollout.rollout_id, "latest")
+    report = report_of(rollout, spans, to_triplets)
+    report.rollout_id = task.rollout_id
+    if rollout.status != "succeeded":
+        report.task = task
+    return report
+
+
 async def resources_of(task: Task, client: "AgentLightningClient") -> ResourcesUpdate | None:
     """The resources that a server has for a task."""
     if task.resources_id is None:
@@ -116,12 +138,7 @@ class ServerTasks(Algorithm):
 
     async def _do(self, task: Task) -> None:
         store = self.get_store()
-        queued = await store.enqueue_rollout(
-            task.input,
-            mode=task.mode,
-            resources_id=await self._publish(task),
-            metadata={TASK: task.model_dump(mode="json")},
-        )
+        queued = await queue_task(store, task, await self._publish(task))
         await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
         rollout = await store.get_rollout_by_id(queued.rollout_id)
         if rollout is None:
@@ -129,11 +146,7 @@ class ServerTasks(Algorithm):
                 "Task %s: its rollout %s was deleted", task.rollout_id, queued.rollout_id
             )
             return
-        spans = await store.query_spans(queued.rollout_id, "latest")
-        report = report_of(rollout, spans, self.get_adapter().adapt)
-        report.rollout_id = task.rollout_id
-        if rollout.status != "succeeded":
-            report.task = task
+        report = await report_on(task, rollout, store, self.get_adapter().adapt)
         logger.info("Task %s: reward %s", task.rollout_id, report.final_reward)
         await self.client.post_rollout_async(report)
 

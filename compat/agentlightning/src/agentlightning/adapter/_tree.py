@@ -43,16 +43,12 @@ def as_0_3(turn: Turn) -> Triplet:
 
 
 @refusing(
-    **dict.fromkeys(
-        (
-            "extract_prompt_image_urls",
-            "find_llm_calls",
-            "match_rewards",
-            "maybe_reward_dict",
-            "span_to_triplet",
-        ),
-        "use to_trajectory(), which finds the calls and gives them their rewards",
-    )
+    {
+        "use to_trajectory(), which finds the calls and gives them their rewards": (
+            "extract_prompt_image_urls find_llm_calls match_rewards maybe_reward_dict "
+            "span_to_triplet"
+        )
+    }
 )
 class TraceTree:
     """A span and what happened within it.

@@ -15,7 +15,7 @@ class OpenAIMessages(TypedDict):
     tools: list[dict[str, Any]] | None
 
 
-@refusing(get_tool_calls="adapt() has them in the messages")
+@refusing({"adapt() has them in the messages": "get_tool_calls"})
 class TraceToMessages(_TraceToMessages):
     """agl's, with exactly ``messages`` and ``tools`` in each entry."""
 

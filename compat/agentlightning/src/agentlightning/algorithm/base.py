@@ -6,7 +6,7 @@ from agentlightning._names import refusing
 from agl import Algorithm as _Algorithm
 
 
-@refusing(get_client="get_store() has the tasks and their results; 0.1's server has clients")
+@refusing({"get_store() has the tasks and their results; 0.1's server has clients": "get_client"})
 class Algorithm(_Algorithm):
     """agl's; as in 0.3, one without ``run`` can be made. Every algorithm of agl is one, too."""
 

@@ -6,14 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from agentlightning._errors import RewardError, raised_as
-from agl.emitter import (
-    emit_reward as _emit_reward,
-    find_final_reward as find_final_reward,
-    find_reward_spans as find_reward_spans,
-    get_reward_value as get_reward_value,
-    get_rewards_from_span as get_rewards_from_span,
-    is_reward_span as is_reward_span,
-)
+from agl.emitter import *
+from agl.emitter import emit_reward as _emit_reward
 from agl.semconv import AGL_ANNOTATION as AGL_ANNOTATION
 from agl.types import RewardDimension as RewardDimension, SpanCoreFields
 

@@ -21,7 +21,6 @@ class LitAgent(_LitAgent[T], metaclass=ABCMeta):
         return _LitAgent in other.__mro__ if cls is LitAgent else NotImplemented
 
     def rollout_method(self, mode: RolloutMode | None) -> Any:
-        """See ``agl.LitAgent``."""
         method: Any = super().rollout_method(mode)
         names = list(inspect.signature(method).parameters)[1:]
         if "rollout_id" not in names or not {*names} <= {"resources", "rollout", "rollout_id"}:

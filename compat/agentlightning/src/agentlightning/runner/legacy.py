@@ -5,8 +5,7 @@ import itertools
 from typing import Any
 
 from agentlightning._v01.records import RolloutLegacy, Task
-from agentlightning._v01.reports import FAILED, report_of
-from agentlightning._v01.tasks import TASK, TaskAgent, resources_of
+from agentlightning._v01.tasks import TaskAgent, queue_task, report_on, resources_of
 from agentlightning.client import AgentLightningClient
 from agentlightning.litagent.litagent import is_v0_1_rollout_api as is_v0_1_rollout_api
 from agl import InMemoryLightningStore, LitAgent, LitAgentRunner, ResourcesUpdate, Tracer
@@ -45,7 +44,6 @@ class LegacyAgentRunner:
         return asyncio.run(self.run_async())
 
     async def run_async(self) -> bool:
-        """See ``run``."""
         task = await self.client.poll_next_task_async()
         if task is None:
             return False
@@ -58,7 +56,6 @@ class LegacyAgentRunner:
         return asyncio.run(self.iter_async())
 
     async def iter_async(self) -> int:
-        """See ``iter``."""
         for done in itertools.count() if self.max_tasks is None else range(self.max_tasks):
             if not await self.run_async():
                 return done
@@ -70,20 +67,10 @@ class LegacyAgentRunner:
         resources_id = None
         if update is not None:
             resources_id = (await store.add_resources(update.resources)).resources_id
-        queued = await store.enqueue_rollout(
-            task.input,
-            mode=task.mode,
-            resources_id=resources_id,
-            metadata={TASK: task.model_dump(mode="json")},
-        )
+        queued = await queue_task(store, task, resources_id)
         agent = TaskAgent(self.agent)
         with runner.run_context(agent=agent, store=store, worker_id=self.worker_id):
             await runner.iter()
         rollout = await store.get_rollout_by_id(queued.rollout_id)
         assert rollout is not None
-        spans = await store.query_spans(queued.rollout_id, "latest")
-        report = report_of(rollout, spans, self.triplet_exporter.adapt)
-        report.rollout_id = task.rollout_id
-        if FAILED in report.metadata:
-            report.task = task
-        return report
+        return await report_on(task, rollout, store, self.triplet_exporter.adapt)

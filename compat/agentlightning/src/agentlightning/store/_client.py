@@ -32,7 +32,6 @@ class LightningStoreClient(agl.LightningStoreClient):
         )
 
     async def query_spans(self, *args: Any, **options: Any) -> PaginatedResult[Span]:
-        """See ``LightningStore``."""
         page = await super().query_spans(*args, **options)
         return page.model_copy(update={"items": list(map(_with_ids, page.items))})
 

@@ -66,7 +66,6 @@ class OneByOne(_LightningStore):
             )
 
     async def enqueue_rollout(self, *args: Any, **kwargs: Any) -> Rollout:
-        """See ``LightningStore``."""
         if not self._has("enqueue_rollout"):
             return await super().enqueue_rollout(*args, **kwargs)
         given = dict(zip(_REQUEST, args, strict=False)) | kwargs
@@ -88,7 +87,6 @@ class OneByOne(_LightningStore):
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float = 0.0
     ) -> AttemptedRollout | None:
-        """See ``LightningStore``."""
         if not self._has("dequeue_rollout"):
             return await super().dequeue_rollout(worker_id, wait_seconds=wait_seconds)
         claimed = await super().dequeue_many_rollouts(
@@ -123,7 +121,6 @@ class OneByOne(_LightningStore):
         return claimed
 
     async def add_span(self, span: Span) -> Span | None:
-        """See ``LightningStore``."""
         if not self._has("add_span"):
             return await super().add_span(span)
         added = await super().add_many_spans([span])
@@ -144,7 +141,6 @@ class OneByOne(_LightningStore):
         return stored
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """See ``LightningStore``."""
         if not self._has("get_next_span_sequence_id"):
             return await super().get_next_span_sequence_id(rollout_id, attempt_id)
         return (await super().get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]

@@ -8,9 +8,7 @@ from agl.errors import ConfigError
 from agl_tracers import AgentOpsTracer as _AgentOpsTracer
 
 
-@refusing(
-    **dict.fromkeys(("instrument", "uninstrument"), "init_worker and teardown_worker do it"),
-)
+@refusing({"init_worker and teardown_worker do it": "instrument uninstrument"})
 class AgentOpsTracer(WithRoot, _AgentOpsTracer):
     """agl's, with 0.3's parameters, and with the span that holds all others of a trace.
 
@@ -54,5 +52,4 @@ class AgentOpsTracer(WithRoot, _AgentOpsTracer):
     get_langchain_callback_handler = get_langchain_handler
 
     def root_of(self, label: str) -> tuple[str, dict[str, Any]]:
-        """See ``WithRoot``."""
         return f"{label}.session", {"agentops.span.kind": "session", "operation.name": label}

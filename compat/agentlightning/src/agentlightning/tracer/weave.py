@@ -9,17 +9,11 @@ from agl_tracers import WeaveTracer as _WeaveTracer
 
 
 @refusing(
-    **dict.fromkeys(("instrument", "uninstrument"), "init_worker and teardown_worker do it"),
-    **dict.fromkeys(
-        (
-            "complete_call_callback",
-            "complete_call_handler",
-            "convert_call_to_span",
-            "partial_call_callback",
-            "partial_call_handler",
-        ),
-        "Weave's calls become spans by themselves",
-    ),
+    {
+        "init_worker and teardown_worker do it": "instrument uninstrument",
+        "Weave's calls become spans by themselves": "complete_call_callback complete_call_handler "
+        "convert_call_to_span partial_call_callback partial_call_handler",
+    }
 )
 class WeaveTracer(WithRoot, _WeaveTracer):
     """agl's, with 0.3's parameters, and with the span that holds all others of a trace.

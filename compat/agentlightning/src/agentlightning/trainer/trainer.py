@@ -34,11 +34,11 @@ logger = logging.getLogger("agl.compat")
 
 
 @refusing(
-    **dict.fromkeys(
-        ("init", "init_worker", "kill_orphaned_processes", "run", "teardown", "teardown_worker"),
-        "its processes are those of a strategy, which fit() starts and ends",
-    ),
-    client="make it yourself: AgentLightningClient(address)",
+    {
+        "its processes are those of a strategy, which fit() starts and ends": "init init_worker "
+        "kill_orphaned_processes run teardown teardown_worker",
+        "make it yourself: AgentLightningClient(address)": "client",
+    }
 )
 class Trainer(_Trainer):
     """agl's, with 0.3's parameters, and two of its defaults.
@@ -97,19 +97,18 @@ class Trainer(_Trainer):
 
         if isinstance(llm_proxy, Mapping) and "type" not in llm_proxy:
             llm_proxy = {**llm_proxy, "type": LLMProxy}
-        of_the_server = {
+        options: dict[str, Any] = {
             "algorithm": algorithm,
-            "adapter": adapter,
-            "triplet_exporter": triplet_exporter,
             "store": store,
             "runner": runner,
-            "strategy": strategy,
             "port": port,
             "llm_proxy": llm_proxy,
             "initial_resources": initial_resources,
             **agls,
         }
-        self._of_the_server = [name for name, given in of_the_server.items() if given is not None]
+        parts = {"adapter": adapter, "triplet_exporter": triplet_exporter, "strategy": strategy}
+        of_the_server = (options | parts).items()
+        self._of_the_server = [name for name, given in of_the_server if given is not None]
         adapter = one_of("Trainer", adapter=adapter, triplet_exporter=triplet_exporter)
         if isinstance(adapter, Mapping) and "type" not in adapter:
             adapter = {**adapter, "type": TracerTraceToTriplet}
@@ -118,19 +117,13 @@ class Trainer(_Trainer):
 
             tracer = AgentOpsTracer
         super().__init__(
-            algorithm=algorithm,
             n_runners=one_of("Trainer", n_runners=n_runners, n_workers=n_workers),
             max_rollouts=one_of("Trainer", max_rollouts=max_rollouts, max_tasks=max_tasks),
-            initial_resources=initial_resources,
             tracer=tracer,
             adapter=adapter,
-            store=store,
-            runner=runner,
             strategy=_by_its_name(strategy),
-            port=port,
-            llm_proxy=llm_proxy,
             hooks=hooks,
-            **agls,
+            **options,
         )
         asked_for = getattr(self.algorithm, "default_adapter", "triplet")
         self._adapter_is_ours = self.adapter is None and asked_for == "triplet"

@@ -33,28 +33,6 @@ logger = logging.getLogger(__name__)
 
 PRIMITIVES = (str, bool, int, float)
 
-__all__ = [
-    "LinkAttributes",
-    "LinkPydanticModel",
-    "check_attributes_sanity",
-    "extract_links_from_attributes",
-    "extract_tags_from_attributes",
-    "filter_and_unflatten_attributes",
-    "filter_attributes",
-    "flatten_attributes",
-    "format_exception_attributes",
-    "full_qualified_name",
-    "get_tracer",
-    "get_tracer_provider",
-    "make_link_attributes",
-    "make_tag_attributes",
-    "query_linked_spans",
-    "sanitize_attribute_value",
-    "sanitize_attributes",
-    "sanitize_list_attribute_sanity",
-    "unflatten_attributes",
-]
-
 
 def full_qualified_name(obj: Any) -> str:
     """The name of a class or function with that of its module, unless that is ``builtins``."""

@@ -10,13 +10,12 @@ from agentlightning._names import refusing, rest
 if TYPE_CHECKING:
     from agl_apo import APO as APO
 
-INSIDE = (
-    "compute_textual_gradient",
-    "evaluate_prompt_on_batch",
-    "get_rollout_results",
-    "get_seed_prompt_template",
-    "textual_gradient_and_apply_edit",
-)
+INSIDE = {
+    "run() makes, tries and decides about prompts by itself; see docs/howto/optimise-prompts.md": (
+        "compute_textual_gradient evaluate_prompt_on_batch get_rollout_results "
+        "get_seed_prompt_template textual_gradient_and_apply_edit"
+    )
+}
 
 _rest = rest(__name__)
 
@@ -38,10 +37,7 @@ def __getattr__(name: str) -> Any:
     taken = inspect.signature(agl.APO.__init__)
     added = inspect.Parameter("_poml_trace", inspect.Parameter.KEYWORD_ONLY, default=False)
     vars(__init__)["__signature__"] = taken.replace(parameters=[*taken.parameters.values(), added])
-    why = (
-        "run() makes, tries and decides about prompts by itself; see docs/howto/optimise-prompts.md"
-    )
     namespace = {"__module__": __name__, "__doc__": agl.APO.__doc__, "__init__": __init__}
-    made = refusing(**dict.fromkeys(INSIDE, why))(type("APO", (agl.APO,), namespace))
+    made = refusing(INSIDE)(type("APO", (agl.APO,), namespace))
     globals()[name] = made
     return made

@@ -5,16 +5,21 @@ the system gives each connection to one of them; see ``agl_gateway.processes``. 
 store over HTTP.
 """
 
+import asyncio
 import json
 import logging
+import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 from agl.errors import ConfigError, GatewayError
+from agl_gateway import LLMProxy
+from agl_gateway.processes import Processes
 from agl_http.server import bind, forget_in_forks
 
 logger = logging.getLogger("agl.compat")
@@ -34,7 +39,7 @@ class Workers:
         self._shared = sock
         self._private = [bind("127.0.0.1", 0) for _ in range(number)]
         self.settings = settings
-        self._workers: list[_Worker | None] = [None] * number
+        self._workers: list[_Worker] = []
         self._is_ending = False
         self._paused: dict[str | None, dict[str, Any]] = {}
         """What a worker that is started again must not let through."""
@@ -47,8 +52,9 @@ class Workers:
         Raises:
             GatewayError: One of them did not start.
         """
-        started = [self._start(index) for index in range(len(self._workers))]
-        for worker in started:
+        for index in range(len(self._private)):
+            self._workers.append(self._start(index))
+        for worker in list(self._workers):
             worker.wait_until_ready()
 
     def _start(self, index: int) -> "_Worker":
@@ -60,7 +66,7 @@ class Workers:
             "family": int(self._shared.family),
             "proxy": self.settings,
         }
-        worker = self._workers[index] = _Worker(about)
+        worker = _Worker(about)
         threading.Thread(target=self._watch, args=(index, worker), daemon=True).start()
         return worker
 
@@ -86,13 +92,12 @@ class Workers:
         Raises:
             GatewayError: It did not start, or the proxy ends.
         """
-        present = self._workers[index]
-        if present is not None and present is not worker:
-            return present
+        if self._workers[index] is not worker:
+            return self._workers[index]
         if self._is_ending:
             raise GatewayError("the LLM proxy ends")
         worker.end()
-        successor = self._start(index)
+        successor = self._workers[index] = self._start(index)
         successor.wait_until_ready()
         for model, named in self._paused.items():
             successor.send(["pause", [model], named])
@@ -112,7 +117,7 @@ class Workers:
         """
         with self._one_at_a_time:
             question = [what, args, named]
-            present = [(i, worker) for i, worker in enumerate(self._workers) if worker is not None]
+            present = list(enumerate(self._workers))
             for _, worker in present:
                 with suppress(GatewayError):  # the lack of an answer says so, too
                     worker.send(question)
@@ -142,27 +147,22 @@ class Workers:
 
     def is_running(self) -> bool:
         """Whether each of them lives."""
-        return all(w is not None and w.process.poll() is None for w in self._workers)
+        is_started = len(self._workers) == len(self._private)
+        return is_started and all(one.process.poll() is None for one in self._workers)
 
     def stop(self) -> None:
         """Let calls in flight finish, and end."""
-        self._is_ending = True
-        present = [worker for worker in self._workers if worker is not None]
-        for worker in present:
-            worker.close()
-        for worker in present:
+        self.forget()
+        for worker in self._workers:
             worker.end()
-        for sock in (self._shared, *self._private):
-            sock.close()
 
     def forget(self) -> None:
-        """Let go of the parent's sockets and pipes; called in a forked child."""
+        """Let go of the parent's sockets and pipes, as a forked child does at once."""
         self._is_ending = True
         for sock in (self._shared, *self._private):
             sock.close()
         for worker in self._workers:
-            if worker is not None:
-                worker.close()
+            worker.close()
 
 
 class _Worker:
@@ -171,7 +171,7 @@ class _Worker:
     def __init__(self, about: dict[str, Any]) -> None:
         self.is_ready = False
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "agentlightning._proxy.worker"],
+            [sys.executable, "-m", "agentlightning._proxy"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=about["sockets"],
@@ -216,3 +216,45 @@ class _Worker:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
+
+
+# --- in a worker
+
+
+async def _serve(about: dict[str, Any], out: TextIO) -> None:
+    """Serve until the parent says no more; then let calls in flight finish."""
+    import agl
+
+    def say(value: dict[str, Any]) -> None:
+        out.write(json.dumps(value) + "\n")
+        out.flush()
+
+    settings = dict(about["proxy"])
+    store = agl.LightningStoreClient(settings.pop("store"))
+    added = settings.pop("added")
+    shared, own = (socket.socket(about["family"], fileno=n) for n in about["sockets"])
+    proxy = LLMProxy(store=store, **settings)
+    for entry in added:
+        proxy.add_model(entry)
+    places = (about["ports"], about["index"], own)
+    proxy.processes = Processes(shared, *places, since=time.monotonic())
+    await proxy.start()
+    say({"value": True})
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        what, args, named = json.loads(line)
+        try:
+            value = getattr(proxy, what)
+            if callable(value):
+                value = value(*args, **named)
+            say({"value": await value if asyncio.iscoroutine(value) else value})
+        except ConfigError as error:
+            say({"refused": str(error)})
+    await proxy.stop()
+    await store.close()
+
+
+if __name__ == "__main__":
+    # What anybody prints must not stand among the answers.
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        asyncio.run(_serve(json.loads(sys.stdin.readline()), answers))

@@ -1,1 +1,0 @@
-"""Several processes of the LLM proxy at one address."""
