@@ -14,9 +14,8 @@ from agl.types import Failure, RolloutConfig, Span
 from agl.utils.text import printable
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
-from agl_inspect.show import id_lookup, id_queries, run as run_subject
-from agl_inspect.show.id_lookup import find
-from agl_inspect.show.id_queries import Reading, Subject, reading_of, task_id
+from agl_inspect.show import id_lookup, run as run_subject
+from agl_inspect.show.id_lookup import Reading, Subject, find, reading_of, task_id
 from agl_inspect.show.task import show_task, task_lines
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
@@ -406,8 +405,7 @@ async def test_what_was_not_looked_at_is_said(tmp_path, monkeypatch):
     for _ in range(2):
         await memory.start_rollout("task")
     attempt = first.attempt.attempt_id
-    monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 2)
-    monkeypatch.setattr(id_queries, "PAGE", 2)
+    monkeypatch.setattr(id_lookup, "NEWEST_ROLLOUTS", 2)
     among = "the newest 2 of 3 rollouts"
     with pytest.raises(ConfigError, match=rf"no .* .{attempt}. was found; only {among}"):
         await find(memory, attempt)
@@ -416,7 +414,7 @@ async def test_what_was_not_looked_at_is_said(tmp_path, monkeypatch):
     shown = await show_task(memory, "task")
     assert f"rollouts the newest 2 of 2 found among {among}" in "\n".join(task_lines(shown))
     assert shown.as_json()["looked_at"] == among
-    monkeypatch.setattr(id_queries, "NEWEST_ROLLOUTS", 20)
+    monkeypatch.setattr(id_lookup, "NEWEST_ROLLOUTS", 20)
     assert (await find(memory, attempt)).kind == "attempt"
     assert "newest" not in "\n".join(task_lines(await show_task(memory, "task")))
 
@@ -425,7 +423,7 @@ async def test_rollouts_of_a_task_beyond_many_are_said_and_not_counted(tmp_path,
     async with opened(tmp_path / "s.db") as store:
         ids = [(await store.enqueue_rollout("task")).rollout_id for _ in range(4)]
         assert await reading_of(store).rollouts_of("task") == ids
-        monkeypatch.setattr(id_queries, "NEWEST_OF_TASK", 3)
+        monkeypatch.setattr(id_lookup, "NEWEST_OF_TASK", 3)
         assert await reading_of(store).rollouts_of("task") == ids[1:]
         text = "\n".join(task_lines(await show_task(store, "task")))
         assert "rollouts the newest 3 of 3 found among the newest 3 of this task" in text
@@ -436,8 +434,8 @@ async def test_what_was_not_looked_at_in_a_file_is_said(tmp_path, monkeypatch):
         await step(store, "final", GOOD, BAD)
         with pytest.raises(ConfigError, match=r"the store has no .* 'feed-nothing'\. See"):
             await find(store, "feed-nothing")
-        monkeypatch.setattr(id_queries, "NEWEST_ATTEMPTS", 1)
-        monkeypatch.setattr(id_queries, "NEWEST_SPANS", 1)
+        monkeypatch.setattr(id_lookup, "NEWEST_ATTEMPTS", 1)
+        monkeypatch.setattr(id_lookup, "NEWEST_SPANS", 1)
         said = "spans of the newest 1 attempts and response ids in the newest 1 spans were"
         with pytest.raises(ConfigError, match=said):
             await find(store, "feed-nothing")

@@ -12,8 +12,7 @@ from agl.algorithm.run_result import RunResult
 from agl.errors import AlgorithmError, StoreDiskError, StoreError
 from agl.store.memory import InMemoryLightningStore
 from agl_inspect.report.curve import svg_curve, text_curve
-from agl_inspect.report.ending import end_of_run
-from agl_inspect.report.page import page
+from agl_inspect.report.page import end_of_run, page
 from agl_inspect.report.text import summary_text, times_text
 from agl_inspect.runs.facts import HeldOut, RunFacts, run_facts
 from agl_learning.reports.diagnostics import Finding

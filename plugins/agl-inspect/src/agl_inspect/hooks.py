@@ -8,6 +8,6 @@ from agl.store.base import LightningStore
 @hookimpl
 async def run_summary(store: LightningStore, result: RunResult, lines: list[str]) -> None:
     """Say more of the result, and write the report into the run's folder."""
-    from agl_inspect.report.ending import end_of_run
+    from agl_inspect.report.page import end_of_run
 
     lines[0] = await end_of_run(store, result)

@@ -1,27 +1,37 @@
 """``agl doctor``: what could be learned, before anything is spent."""
 
 import logging
+import os
+import platform
 import shutil
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import click
+import psutil
 from rich.console import Console
 
+from agl.cli.plugins import diagnose as diagnose_plugins
 from agl.cli.shared import note, print_json, print_table
+from agl.runner.heartbeat import gpu_stats
 from agl.utils.logs import setup_module_logging
 from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
 from agl_inspect.doctor.findings import Finding
 from agl_inspect.doctor.grades import USES
-from agl_inspect.doctor.machine import machine
 from agl_inspect.doctor.trial import try_once
 from agl_inspect.figures import number, rounded
 from agl_inspect.graders.audit import Audit, audit
 from agl_runs.config.file import load_config
 
 DEFAULT = Path("agl.yaml")
+LIBRARIES = ("torch", "transformers", "trl", "peft", "vllm", "verl", "ray", "litellm", "openai")
+"""What trains, serves or is called, and decides by its version what works."""
 
 
 @click.command("doctor", context_settings={"show_default": True})
@@ -115,7 +125,7 @@ def _look_at_machine(as_json: bool) -> None:
     note(
         f"there is no {DEFAULT} here, so this is about the machine; agl doctor FILE runs a rollout"
     )
-    found = machine()
+    found = _machine()
     problems = found["problems"]
     if as_json:
         print_json(found)
@@ -128,6 +138,44 @@ def _look_at_machine(as_json: bool) -> None:
             _say("error", problem)
         _say("verdict", "some packages do not load" if problems else "all packages load")
     click.get_current_context().exit(1 if problems else 0)
+
+
+def _machine() -> dict[str, Any]:
+    """This machine as runs find it; JSON values."""
+    rows = diagnose_plugins(check=True)
+    return {
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "memory": f"{psutil.virtual_memory().available / 2**30:.1f} GiB free",
+        "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
+        "gpus": _gpus(),
+        "packages": {row.distribution: row.version for row in rows},
+        "libraries": {name: found for name in LIBRARIES if (found := _version(name)) is not None},
+        "without extra": [row.name for row in rows if row.state == "needs extra"],
+        "problems": [
+            f"{row.kind} {row.name} ({row.distribution}): {row.state}: {row.cause}"
+            for row in rows
+            if row.state in ("broken", "duplicate", "unknown group")
+        ],
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _gpus() -> list[str]:
+    try:
+        found = gpu_stats()
+    except (OSError, subprocess.SubprocessError):  # no nvidia-smi, or no driver under it
+        return []
+    return [
+        f"{one['name']}, {one['memory.used']} of {one['memory.total']} MiB used" for one in found
+    ]
 
 
 def _show(diagnosis: Diagnosis) -> None:

@@ -14,8 +14,7 @@ from agl.utils.text import shorten
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward
 from agl_inspect.exchange.writers import open_writer
 from agl_inspect.figures import mean, rounded
-from agl_inspect.runs.comparing import MOST_TASKS
-from agl_inspect.runs.lookup import Where, copy_of_store, find_run
+from agl_inspect.runs.lookup import MOST_TASKS, Where, copy_of_store, find_run
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id

@@ -8,7 +8,7 @@ import click
 
 from agl.cli.shared import print_json
 from agl.errors import ConfigError
-from agl_inspect.report.ending import write_report
+from agl_inspect.report.page import write_report
 from agl_inspect.report.text import summary_text
 from agl_inspect.runs.facts import run_facts
 from agl_inspect.runs.lookup import file_of, find_run, read_store_of, runs_of_store

@@ -11,8 +11,7 @@ from agl.cli.shared import note, print_json
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.readable import read_undamaged
-from agl_inspect.show.id_lookup import attempt_number, find, newest
-from agl_inspect.show.id_queries import Subject
+from agl_inspect.show.id_lookup import Subject, attempt_number, find, newest
 from agl_inspect.show.rollout import MOST_CALLS, rollout_lines, show_span, span_lines
 from agl_views.explanations.rollout_view import show
 from agl_views.explanations.trace_reader import Part

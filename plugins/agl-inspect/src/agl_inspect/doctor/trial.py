@@ -33,7 +33,7 @@ from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
-from agl_inspect.doctor.prompts import constant_prompts
+from agl_inspect.doctor.grades import constant_prompts
 from agl_records.final_rewards import final_rewards
 from agl_records.training_data import TrainedModel
 from agl_runs.baseline import Baseline

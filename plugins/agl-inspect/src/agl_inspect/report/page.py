@@ -6,12 +6,19 @@ browser take the one style sheet within, by its digest, and nothing besides.
 
 import base64
 import hashlib
+import logging
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from string import Template
+from typing import Final
 
+from agl.algorithm.run_result import RunResult
+from agl.store.base import LightningStore
 from agl.utils.text import printable
+from agl_inspect.doctor.grades import constant_prompts
 from agl_inspect.figures import number
 from agl_inspect.report.curve import STYLE, svg_curve
 from agl_inspect.report.text import (
@@ -19,12 +26,45 @@ from agl_inspect.report.text import (
     counts_text,
     near,
     next_commands,
+    summary_text,
     times_text,
     tokens_text,
     took_text,
     why_it_ended,
 )
-from agl_inspect.runs.facts import RunFacts
+from agl_inspect.runs.facts import RunFacts, run_facts
+from agl_runs.files import write_whole
+
+logger = logging.getLogger("agl.inspect")
+
+REPORT: Final = "report.html"
+CURVE: Final = "reward.svg"
+
+
+async def end_of_run(store: LightningStore, result: RunResult) -> str:
+    """The summary of a run that has ended; its report is written into its folder, if it has one."""
+    facts = await run_facts(store, result=result)
+    report = None
+    if result.folder is not None:
+        try:
+            report = write_report(facts, result.folder)
+        except OSError as error:  # a full disk, say; the summary is the more needed
+            logger.warning("run %s has no report: %s", result.run_id, error)
+    said = summary_text(facts, shutil.get_terminal_size().columns, report)
+    if result.rewards and not any(result.rewards.values()):
+        latest = await store.get_latest_resources()
+        for name in constant_prompts(latest.resources if latest else {}):
+            said += f"\nwarning      every reward is 0, and the prompt {name!r} has no placeholder"
+    return said
+
+
+def write_report(facts: RunFacts, folder: Path) -> Path:
+    """Write the page, and the curve where there is one, into a folder; where the page is."""
+    title = f"mean reward of run {facts.result.run_id}"
+    if drawn := svg_curve(*facts.points, title=title, alone=True):
+        write_whole(folder / CURVE, drawn)
+    write_whole(folder / REPORT, page(facts))
+    return folder / REPORT
 
 
 def page(facts: RunFacts) -> str:

@@ -4,7 +4,7 @@ The one place that works it out; the summary at the end of a run, ``agl report``
 and ``agl show`` say it in their words.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from agl.algorithm.run_result import RunResult
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
-from agl_inspect.runs.run_time import seconds_of
+from agl.store.queries import each_record
+from agl.types import AttemptedRollout, Rollout
 from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
@@ -150,7 +151,7 @@ async def run_facts(
     seconds, took_longer = None, False
     if run is not None:
         asked = None if is_quick else store
-        seconds, took_longer = await seconds_of(run, metrics.lines, state == "running", asked)
+        seconds, took_longer = await _seconds_of(run, metrics.lines, state == "running", asked)
     return RunFacts(
         result=result,
         run=run,
@@ -217,3 +218,65 @@ def _lies_at(said: str | None, folder: Path) -> str | None:
         return said
     here = folder.joinpath(*Path(said).parts[-2:])
     return str(here) if here.is_dir() else said
+
+
+async def _seconds_of(
+    run: Run,
+    lines: Iterable[Mapping[str, Any]],
+    is_running: bool,
+    store: LightningStore | None,
+) -> tuple[float | None, bool]:
+    """Seconds of all starts that have ended; None where nobody knows.
+
+    Args:
+        run: Its record.
+        lines: Of its metrics.
+        is_running: Whether its last start is under way.
+        store: Of the run; None leaves out what only rollouts say.
+
+    Returns:
+        Them, and whether they may be more: nobody saw the end of a start that was killed, which
+        counts to the last that is known of it.
+    """
+    total, is_known, may_be_more = 0.0, False, False
+    took: dict[Any, float] = {}
+    for line in lines:
+        for name in ("time/step", "val/time/rollouts"):
+            if isinstance(value := line.get(name), int | float):
+                number = line.get("generation")
+                took[number] = took.get(number, 0.0) + value
+    is_killed = any(one.end_time is None for one in run.generations[: -1 if is_running else None])
+    signs = await _last_signs(store, run.run_id) if is_killed and store is not None else {}
+    for n, start in enumerate(run.generations):
+        is_last = n == len(run.generations) - 1
+        if start.end_time is not None:
+            total, is_known = total + start.end_time - start.start_time, True
+        elif not (is_last and is_running):
+            end = None if is_last else run.generations[n + 1].start_time
+            seen = start.start_time + took.get(start.number, 0.0)
+            seen = max(seen, signs.get(start.number, 0.0))
+            seen = seen if end is None else min(seen, end)
+            total, may_be_more = total + seen - start.start_time, True
+    is_known = is_known or total > 0
+    return (total if is_known else None), is_known and may_be_more
+
+
+async def _last_signs(store: LightningStore, run_id: str) -> dict[Any, float]:
+    """Start -> when one of its rollouts was last heard of."""
+    signs: dict[Any, float] = {}
+    async for one in each_record(store.query_rollouts, run=run_id):
+        about = one.metadata or {}
+        if about.get("run") == run_id:  # a store of 0.3 has no filter
+            number = about.get("generation")
+            signs[number] = max(signs.get(number, 0.0), _heard_of(one))
+    return signs
+
+
+def _heard_of(rollout: Rollout) -> float:
+    times: list[float | None] = [rollout.start_time]
+    if rollout.status != "cancelled":  # which the next start did
+        times.append(rollout.end_time)
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    if attempt is not None:
+        times += [attempt.start_time, attempt.last_heartbeat_time]
+    return max(time for time in times if time is not None)

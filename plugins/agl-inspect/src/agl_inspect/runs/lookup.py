@@ -30,6 +30,8 @@ from agl_views.tables.stores import open_store, store_file, store_of
 T = TypeVar("T")
 Where = tuple[Path | None, str | None]
 """``--path`` and ``--url``."""
+MOST_TASKS = 50
+"""So many tasks are shown; ``--json`` has all."""
 
 
 def runs_of_store(path: Path | None, url: str | None) -> list[Run]:

@@ -11,7 +11,7 @@ from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, Span
 from agl.utils.text import printable
 from agl_inspect.figures import mean, rounded
-from agl_inspect.show.id_queries import reading_of, task_id
+from agl_inspect.show.id_lookup import reading_of, task_id
 from agl_inspect.show.rollout import cut, indented
 from agl_records.calls.reader import recorded_parts
 from agl_records.final_rewards import FinalReward

@@ -1,5 +1,5 @@
 -- What is read of a store's file past its contract, which has no such question. Named as in
--- agl_sqlite; {..} is put together in reading.py out of numbers and column names alone.
+-- agl_sqlite; {..} is put together in id_lookup.py out of numbers and column names alone.
 
 -- name: ids_of_rollouts
 -- The sign before n: else the ranges would be looked for in the whole table, in the order of n.
