@@ -171,7 +171,6 @@ class Finder:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> "ModuleSpec | None":
-        """See ``importlib.abc.MetaPathFinder``."""
         if not name.startswith(f"{TOP}."):
             return None
         from importlib.machinery import PathFinder

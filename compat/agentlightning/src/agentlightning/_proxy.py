@@ -146,7 +146,6 @@ class Workers:
             return successor.answer()
 
     def is_running(self) -> bool:
-        """Whether each of them lives."""
         is_started = len(self._workers) == len(self._private)
         return is_started and all(one.process.poll() is None for one in self._workers)
 
@@ -207,7 +206,6 @@ class _Worker:
             self.process.stdin.close()
 
     def end(self) -> None:
-        """Return when it has ended."""
         self.close()
         assert self.process.stdout is not None
         try:

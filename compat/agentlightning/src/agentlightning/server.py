@@ -11,21 +11,23 @@ from fastapi.responses import JSONResponse
 from pydantic_core import to_jsonable_python
 from starlette.routing import BaseRoute, Route
 
-from agentlightning._v01.proxies import Proxies
 from agentlightning._v01.records import GenericResponse, Mode, RolloutLegacy, Task, TaskIfAny
 from agentlightning._v01.reports import FAILED, report_of, report_spans
-from agl import InMemoryLightningStore, LightningStore, NamedResources, ResourcesUpdate
+from agl import InMemoryLightningStore, LightningStore, NamedResources, ProxyLLM, ResourcesUpdate
 from agl.algorithm.adapter import Triplet
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, ConfigError, StoreError
 from agl.store.rules import ENDED
 from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig, Span
+from agl_gateway.client import HttpGatewayClient
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
-from agl_http.tokens import Tokens, token_in, with_token
+from agl_http.tokens import Tokens, issue_token, token_in, with_token
 
 MOST_CLAIMS = 1_000_000
 """A task whose claim went stale is handed out again; 0.1 knew no limit."""
+MARK = "~"
+"""Between the ids; none of them has it."""
 
 
 class AgentLightningServer:
@@ -65,7 +67,7 @@ class AgentLightningServer:
             )
         self.host, self.port = host, port
         self.store = store or InMemoryLightningStore()
-        self._proxies = Proxies(self.store)
+        self._proxies = _Proxies(self.store)
         self._tokens = Tokens(token) if token else None
         self._config = RolloutConfig(
             # What comes after all is taken, as long as nobody else has claimed the task.
@@ -288,6 +290,63 @@ class TaskRoutes:
     def store_routes(self, store: LightningStore) -> list[BaseRoute]:
         """0.1's four routes."""
         return AgentLightningServer(store=store).routes
+
+
+class _Proxies:
+    """What a client of 0.1 gets in place of a model behind the proxy: the address of its attempt.
+
+    A runner of today opens such an address by itself. One of 0.1 knows ``endpoint`` alone, so the
+    resources that it fetches for a task are made for its attempt: their id has those of rollout and
+    attempt behind it. The proxies store an attempt's calls before its end.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self.store = store
+        self._gateways = HttpGatewayClient()
+
+    async def id_for(self, claimed: AttemptedRollout, resources_id: str | None) -> str | None:
+        """The id under which the client of a task is to fetch its resources.
+
+        Args:
+            claimed: The task's rollout.
+            resources_id: That of its resources; None for the newest.
+        """
+        update = await self._update(resources_id)
+        if update is None or not _behind_proxies(update.resources):
+            return resources_id
+        return MARK.join((update.resources_id, claimed.rollout_id, claimed.attempt.attempt_id))
+
+    async def resources(self, resources_id: str) -> ResourcesUpdate | None:
+        """The resources of an id, which may be one of ``id_for``."""
+        snapshot, *ids = resources_id.split(MARK)
+        update = await self._update(snapshot)
+        if update is None or len(ids) != 2:
+            return update
+        rollout = await self.store.get_rollout_by_id(ids[0])
+        if not isinstance(rollout, AttemptedRollout) or rollout.attempt.attempt_id != ids[1]:
+            return None  # another client has the task by now
+        opened: NamedResources = dict(update.resources)
+        behind = _behind_proxies(opened)
+        self._gateways.note(rollout, behind)
+        for name, one in behind.items():
+            if one.asks_for_token:
+                one = one.opened(await issue_token(self.store, "model", ids[0], ids[1]))
+            opened[name] = one.of_attempt(ids[0], ids[1])
+        return update.model_copy(update={"resources_id": resources_id, "resources": opened})
+
+    async def end(self, rollout: AttemptedRollout) -> str | None:
+        """Return when the calls of an attempt are stored; why they may not all be, if so."""
+        failure = await self._gateways.end(rollout)
+        return None if failure is None else str(failure)
+
+    async def _update(self, resources_id: str | None) -> ResourcesUpdate | None:
+        if resources_id is None:
+            return await self.store.get_latest_resources()
+        return await self.store.get_resources_by_id(resources_id)
+
+
+def _behind_proxies(resources: NamedResources) -> dict[str, ProxyLLM]:
+    return {name: one for name, one in resources.items() if isinstance(one, ProxyLLM)}
 
 
 def _triplets(spans: Sequence[Span]) -> list[Triplet]:

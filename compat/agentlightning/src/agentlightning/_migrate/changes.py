@@ -42,7 +42,6 @@ class Changes(ast.NodeVisitor):
         """Whether the place of a node is known."""
 
     def result(self) -> str:
-        """The source with all changes made."""
         out = self.bytes
         for edit in sorted(self.edits, key=lambda edit: edit.start, reverse=True):
             out = out[: edit.start] + edit.text.encode() + out[edit.end :]
@@ -75,7 +74,6 @@ class Changes(ast.NodeVisitor):
         self.is_placed = is_first
 
     def replace(self, node: ast.expr | ast.stmt, becomes: str, why: str) -> None:
-        """Put another text in the place of a node."""
         if not self.is_placed:
             self.look(node, ast.unparse(node), f"in an f-string; write {becomes}")
             return
@@ -86,7 +84,6 @@ class Changes(ast.NodeVisitor):
         self.found(node, "change", what, becomes, why)
 
     def look(self, node: ast.expr | ast.stmt | ast.keyword, what: str, why: str) -> None:
-        """Say what a person must look at."""
         self.found(node, "look", what, None, why)
 
     def found(
@@ -97,5 +94,4 @@ class Changes(ast.NodeVisitor):
         becomes: str | None,
         why: str,
     ) -> None:
-        """Note a finding."""
         self.findings.append(Finding(node.lineno, kind, what, becomes, why))

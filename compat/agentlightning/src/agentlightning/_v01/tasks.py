@@ -44,7 +44,6 @@ class TaskAgent(LitAgent[Any]):
         return adapted(self.agent.rollout_method(mode), self.arguments, _recorded)
 
     def arguments(self, task: Any, resources: Any, rollout: Rollout) -> tuple[Any, ...]:
-        """What the agent gets."""
         return task, resources, _of_server(rollout)
 
 
