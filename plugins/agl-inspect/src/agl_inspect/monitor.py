@@ -224,7 +224,6 @@ _WORSE = {
 
 
 def _tool_failed(call: ModelCall) -> bool:
-    """Whether the call was told that a tool failed."""
     return any(
         message.get("role") == "tool"
         and (message.get("is_error") is True or _FAILED.search(str(message.get("content") or "")))

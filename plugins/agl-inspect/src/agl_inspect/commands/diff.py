@@ -97,7 +97,6 @@ class Pair:
     """Turns that both conversations begin with."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         sides = zip(self.figures, self.turns, strict=True)
         return {
             "task_id": task_id(self.task),

@@ -6,7 +6,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +24,7 @@ from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
 from agl_inspect.doctor.findings import Finding
 from agl_inspect.doctor.grades import USES
 from agl_inspect.doctor.trial import try_once
-from agl_inspect.figures import number, rounded
+from agl_inspect.figures import entry, number, rounded
 from agl_inspect.graders.audit import Audit, audit
 from agl_runs.config.file import load_config
 
@@ -223,13 +222,4 @@ def _say_findings(findings: Iterable[Finding]) -> None:
 def _say(name: str, text: str) -> None:
     """An entry, as wide as the terminal; in a pipe it is one line."""
     width = shutil.get_terminal_size().columns if Console().is_terminal else 100_000
-    click.echo(
-        textwrap.fill(
-            " ".join(text.split()),
-            width,
-            initial_indent=f"{name:<10} ",
-            subsequent_indent=" " * 11,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+    click.echo("\n".join(entry(name, " ".join(text.split()), width, 11)))

@@ -92,7 +92,6 @@ def command(
 
 
 def _chain_lines(e: Explanation) -> Iterator[str]:
-    """The explanation, a fact per line."""
     mode = f", mode {e.mode}" if e.mode else ""
     account = "no ledger: as the adapter 'rows' would read it"
     if e.algorithm or e.step is not None:
@@ -142,7 +141,6 @@ def _token_text(token: TokenLine) -> str:
 
 
 def _why_lines(found: TokenExplanation) -> Iterator[str]:
-    """A fact per line."""
     for one in found.events:
         by = f" by {one.writer}" if one.writer else ""
         yield f"event      {one.value:.4g} ({one.name}){by}, span {one.span_id}"

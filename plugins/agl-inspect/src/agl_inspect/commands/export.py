@@ -108,7 +108,6 @@ async def _write(export: Export, write: Write) -> None:
 
 
 def _summary(export: Export, out: Path | None) -> str:
-    """What was written, and what was not."""
     names = {
         "dpo": "pairs",
         "sft": "samples",

@@ -19,11 +19,10 @@ from agl_inspect.runs.lookup import (
     delete_run,
     derived_from,
     find_run,
-    folder_of,
     print_run,
     read_store_of,
+    run_row,
     runs_of_store,
-    when,
 )
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.ledger.documents import each_part
@@ -51,7 +50,7 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
         context.obj = (path, url)
         return
     runs = runs_of_store(path, url)
-    rows = [_row(run) for run in runs]
+    rows = [run_row(run) for run in runs]
     if as_json:
         print_json(rows)
         return
@@ -60,21 +59,6 @@ def command(context: click.Context, path: Path | None, url: str | None, as_json:
     for run, row in zip(runs, rows, strict=True):
         for said in filter(None, (run.problem, row["unread"])):
             note(f"{run.run_id}: {said}")
-
-
-def _row(run: Run) -> dict[str, Any]:
-    metrics = RunMetrics.of(run)
-    return {
-        "run": run.run_id,
-        "algorithm": run.algorithm,
-        "state": shown_status(run),
-        "starts": len(run.generations) or None,
-        "step": metrics.step,
-        "reward": metrics.last_reward,
-        "begun": when(run.create_time),
-        "folder": folder_of(run),
-        "unread": metrics.unread or None,
-    }
 
 
 @command.command("show")

@@ -250,7 +250,6 @@ class Importer:
         self.done.rollouts += 1
 
     async def _reward(self, given_id: str, rewards: Sequence[RecordedReward]) -> None:
-        """Rewards for a rollout that the store has."""
         rollout_id = self._stored_id(given_id)
         await self.reward_later(given_id, _reward_spans(rewards, rollout_id, ""))
 

@@ -51,7 +51,6 @@ class LoggedEvents:
                         self._of[trace_id.lower(), span_id.lower()].append(event)
 
     def put_to(self, span: Span) -> Span:
-        """The span with its events."""
         ids = (span.trace_id, span.span_id)
         if (found := self._of.get(ids)) is None:
             return span

@@ -42,12 +42,10 @@ class Said:
 
     @property
     def prompt(self) -> list[dict[str, Any]]:
-        """The messages before the answer."""
         return self.chat["messages"][:-1]
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The answer."""
         return self.chat["messages"][-1]
 
 

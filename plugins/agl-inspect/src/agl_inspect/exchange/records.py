@@ -139,7 +139,6 @@ class Export:
             return ReadRollout(rollout, [], [])
 
     def _records(self, read: ReadRollout) -> Iterator[Record]:
-        """Those of one rollout, in any form but pairs."""
         if self.form in ("messages", "sft", "atif"):
             self.left_out.update(reason for _, reason in read.exclusions)
         makers = {

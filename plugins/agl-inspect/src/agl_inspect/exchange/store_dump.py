@@ -111,7 +111,6 @@ class _Line:
     spans: list[Span]
 
     def put(self, tables: SqliteTables, now: float) -> None:
-        """Put it into tables that do not have it."""
         record = self.record
         if isinstance(record, Document):
             tables.save_document(record)

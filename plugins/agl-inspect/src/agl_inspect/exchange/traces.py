@@ -152,7 +152,10 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     await _write(importer, batch)
     importer.done.known += len(starts) - len(open_ids)
     for name, ids in open_ids.items():
-        own, _ = await end_trace(importer, name, *ids, errors.get(name))
+        own = await importer.store.query_spans(*ids)
+        if (task := _task_of(own)) is not None:
+            await importer.store.update_rollout(ids[0], input=task)
+        await importer.end(name, *ids, errors.get(name))
         importer.done.unread += unread_spans(own)
         importer.done.rewards += sum(map(_is_reward, own))
 
@@ -162,18 +165,6 @@ def error_of(root: Span) -> str | None:
     status = root.status
     is_error = status.status_code == "ERROR"
     return status.description or f"span {root.name!r} has status ERROR" if is_error else None
-
-
-async def end_trace(
-    importer: Importer, name: str, rollout_id: str, attempt_id: str, error: str | None
-) -> tuple[Sequence[Span], Any]:
-    """End a rollout whose spans are stored, and give it its task; both."""
-    own = await importer.store.query_spans(rollout_id, attempt_id)
-    task = _task_of(own)
-    if task is not None:
-        await importer.store.update_rollout(rollout_id, input=task)
-    await importer.end(name, rollout_id, attempt_id, error)
-    return own, task
 
 
 async def _write(importer: Importer, batch: list[Span]) -> None:

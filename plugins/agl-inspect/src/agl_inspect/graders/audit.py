@@ -39,7 +39,6 @@ class Paid:
 
     @property
     def mean(self) -> float | None:
-        """Mean reward; None without one."""
         return mean(self.rewards)
 
 
@@ -53,7 +52,6 @@ class Audit:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no finding is an error."""
         return not any(finding.level == "error" for finding in self.findings)
 
 

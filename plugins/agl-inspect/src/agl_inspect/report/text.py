@@ -3,7 +3,6 @@
 import math
 import os
 import shlex
-import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +10,7 @@ from statistics import fmean
 from agl.algorithm.run_result import FailureCause
 from agl.plugins.registry import names_in
 from agl.utils.text import printable
-from agl_inspect.figures import number
+from agl_inspect.figures import entry, number
 from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_inspect.runs.facts import HeldOut, RunFacts
 from agl_runs.folders import RUNS, STORE
@@ -41,14 +40,7 @@ def summary_text(
         if name == "curve":
             lines += ["", *_curve(facts, min(width, WIDEST_CURVE)), ""]
             continue
-        lines += textwrap.wrap(
-            printable(text).replace("\n", " "),
-            width,
-            initial_indent=f"{name:<{LABEL}}",
-            subsequent_indent=" " * LABEL,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        lines += entry(name, printable(text).replace("\n", " "), width, LABEL)
     return "\n".join(lines)
 
 

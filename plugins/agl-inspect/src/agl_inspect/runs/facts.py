@@ -90,7 +90,6 @@ class RunFacts:
         return self.held_out[-1] if len(self.held_out) > 1 else None
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: JSON values."""
         result = self.result
         return {
             "run": result.run_id,

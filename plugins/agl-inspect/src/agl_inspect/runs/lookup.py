@@ -96,7 +96,7 @@ def file_of(run: Run, path: Path | None) -> Path:
     return store_of(run) if path is None else store_file(path)
 
 
-def when(time: float | None) -> str:
+def _when(time: float | None) -> str:
     """A moment, in UTC to the second."""
     return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%SZ}"
 
@@ -111,29 +111,38 @@ def derived_from(run: Run, known: list[Run]) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-def folder_of(run: Run) -> str | None:
+def _folder_of(run: Run) -> str | None:
     """Its folder; None where it ran on this machine and has none, as one that wrote nothing."""
     is_here = bool(run.generations) and run.generations[-1].host == platform.node()
     return None if is_here and not os.path.isdir(run.folder or "") else run.folder
 
 
-def print_run(run: Run, derived: list[str]) -> None:
-    """Write all that is known of a run, and which runs were derived from it."""
-    metrics, code = RunMetrics.of(run), run.code
-    about: dict[str, Any] = {
+def run_row(run: Run) -> dict[str, Any]:
+    """What ``agl runs`` lists of a run."""
+    metrics = RunMetrics.of(run)
+    return {
         "run": run.run_id,
         "algorithm": run.algorithm,
         "state": shown_status(run),
+        "starts": len(run.generations) or None,
+        "step": metrics.step,
+        "reward": metrics.last_reward,
+        "begun": _when(run.create_time),
+        "folder": _folder_of(run),
+        "unread": metrics.unread or None,
+    }
+
+
+def print_run(run: Run, derived: list[str]) -> None:
+    """Write all that is known of a run, and which runs were derived from it."""
+    code = run.code
+    about: dict[str, Any] = {
+        **run_row(run),
         "problem": run.problem or None,
-        "begun": when(run.create_time),
-        "folder": folder_of(run),
         "derived from": run.derived_from
         and f"{run.derived_from.run_id} in {run.derived_from.store}",
         "derived": ", ".join(derived) or None,
         "seed": run.seed,
-        "step": metrics.step,
-        "reward": metrics.last_reward,
-        "unread": metrics.unread or None,
         **code.origin,
         **{name: f"{one.num_tasks} tasks ({one.digest})" for name, one in run.datasets.items()},
     }
@@ -141,7 +150,7 @@ def print_run(run: Run, derived: list[str]) -> None:
     for each in run.generations:
         how = each.outcome or shown_status(run)
         where = f"process {each.pid} on {each.host}"
-        times = f"{when(each.start_time)} to {when(each.end_time) or '?'}"
+        times = f"{_when(each.start_time)} to {_when(each.end_time) or '?'}"
         click.echo(f"start {each.number}    {times}, {how}, {where}")
         for why in (each.error, *each.differences):
             if why:

@@ -64,12 +64,10 @@ class Subject:
 
     @classmethod
     def of_span(cls, rollout_id: str, attempt_id: str, span_id: str) -> "Subject":
-        """A span."""
         return cls("span", span_id, rollout_id, attempt_id, span_id)
 
     @classmethod
     def of_task(cls, task: Any) -> "Subject":
-        """A task."""
         return cls("task", task_id(task), task=task)
 
     @property
@@ -123,13 +121,11 @@ class Reading:
             self.looked_at.append(what)
 
     async def rollouts(self, beginning: str) -> list[Subject]:
-        """Rollouts."""
         # Ids have these letters at their beginning, and nowhere else.
         found = await self._store.query_rollouts(rollout_id_contains=beginning, limit=MOST)
         return [Subject("rollout", one.rollout_id, one.rollout_id) for one in found]
 
     async def attempts(self, beginning: str) -> list[Subject]:
-        """Attempts."""
         found: list[Subject] = []
         for rollout in await self._newest():
             if isinstance(rollout, AttemptedRollout):
@@ -141,7 +137,6 @@ class Reading:
         return found[:MOST]
 
     async def spans(self, beginning: str) -> list[Subject]:
-        """Spans of the newest attempts whose id begins so."""
         return await self._spans(
             lambda span: span.span_id.startswith(beginning), span_id_contains=beginning
         )
@@ -167,7 +162,6 @@ class Reading:
         return [Subject.of_task(one) for one in tasks if is_named(one, name, whole=True)][:1]
 
     async def tasks(self, beginning: str) -> list[Subject]:
-        """Tasks whose id begins so."""
         found: list[Any] = []
         for rollout in await self._newest():
             if is_named(rollout.input, beginning) and rollout.input not in found:
@@ -362,7 +356,6 @@ async def _matching(store: LightningStore, reading: Reading, beginning: str) -> 
 
 
 async def _within(store: LightningStore, above: Subject, beginning: str) -> list[Subject]:
-    """Spans of a rollout or attempt."""
     spans = await store.query_spans(above.rollout_id, above.attempt_id or None)
     ids = [(one.rollout_id, one.attempt_id, one.span_id) for one in spans]
     return [Subject.of_span(*one) for one in ids if one[2].startswith(beginning)]

@@ -208,7 +208,6 @@ class ShownSpan:
     """Whose account ``outcomes`` are: of which step, or nobody's."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "span": self.span.model_dump(mode="json"),
             "account": self.account,

@@ -52,7 +52,6 @@ class ShownRun:
     """What was not looked at."""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         return {
             "run": self.run.model_dump(mode="json"),
             "curve": self.facts.curve,

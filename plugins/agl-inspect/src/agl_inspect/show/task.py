@@ -59,7 +59,6 @@ class ShownTask:
 
     @property
     def rewards(self) -> list[float]:
-        """Those that count."""
         return [line.reward for line in self.lines if line.reward is not None]
 
     def spread(self) -> dict[str, float]:
@@ -75,7 +74,6 @@ class ShownTask:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
         parts = num_common(self.conversations) if len(self.conversations) > 1 else None
         return {
             "task_id": self.task_id,
