@@ -342,7 +342,10 @@ def of_a(**reward: Any) -> dict[str, Any]:
         (of_a(rollout_id="z"), "names the rollout 'z', which is neither in the file nor in the"),
         (of_a(call=1), "a reward is for call 1 of rollout 'a', which has 1 in this file"),
         ([{"id": "a", "resources_id": "rs-9"}], "its resources 'rs-9' are not in the file"),
-        ({"resources": [{"name": "p", "type": "prompt"}]}, "expected one of prompt_template, llm"),
+        (
+            {"resources": [{"name": "p", "type": "prompt"}]},
+            "resources[0].p.type: unknown resource 'prompt'; one of prompt_template, llm, proxy",
+        ),
         ({"data": []}, "expected an object with 'rollouts', 'resources' or 'rewards'"),
         (b"[]", "run.json: expected an object, got a list"),
         ([{"id": "a", "input": nested(300)}], "run.json: cannot be read: JSON is"),

@@ -33,21 +33,14 @@ attach(sys.modules[__name__])
 if TYPE_CHECKING:
     from .adapter import *
     from .algorithm import *
-    from .client import (
-        AgentLightningClient as AgentLightningClient,
-        DevTaskLoader as DevTaskLoader,
-    )
+    from .client import *
     from .config import lightning_cli as lightning_cli
     from .emitter import *
     from .env_var import *
     from .execution import *
     from .litagent import *
     from .llm_proxy import LLMProxy as LLMProxy
-    from .logging import (
-        configure_logger as configure_logger,
-        setup_logging as setup_logging,
-        setup_module_logging as setup_module_logging,
-    )
+    from .logging import *
     from .runner import *
     from .server import AgentLightningServer as AgentLightningServer
     from .store import *

@@ -305,12 +305,7 @@ class _Proxies:
         self._gateways = HttpGatewayClient()
 
     async def id_for(self, claimed: AttemptedRollout, resources_id: str | None) -> str | None:
-        """The id under which the client of a task is to fetch its resources.
-
-        Args:
-            claimed: The task's rollout.
-            resources_id: That of its resources; None for the newest.
-        """
+        """The id under which the client of a task is to fetch its resources; None: the newest."""
         update = await self._update(resources_id)
         if update is None or not _behind_proxies(update.resources):
             return resources_id

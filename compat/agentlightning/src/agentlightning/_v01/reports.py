@@ -36,12 +36,9 @@ def emit_report(report: RolloutLegacy, *, propagate: bool = True) -> SpanCoreFie
 
 
 def report_of(rollout: Rollout, spans: Sequence[Span], to_triplets: ToTriplets) -> RolloutLegacy:
-    """What is to be reported of a rollout that has ended.
+    """What is to be reported of a rollout that has ended, by the spans of its newest attempt.
 
-    Args:
-        rollout: The rollout; with its attempt where there was one.
-        spans: Of its newest attempt.
-        to_triplets: Makes triplets of spans, for a rollout of which no report has any.
+    ``to_triplets`` is asked where no report has any.
     """
     reports = [span for span in spans if REPORT in span.attributes]
     others = [span for span in spans if REPORT not in span.attributes]

@@ -38,12 +38,10 @@ def adapted(
     arguments: Callable[[Any, Any, Any], tuple[Any, ...]],
     result: Callable[[Any, Any], Any] = lambda value, rollout: value,
 ) -> Callable[[Any, Any, Any], Any]:
-    """A rollout method as a runner calls it.
+    """A rollout method, plain or a coroutine, as a runner calls it.
 
-    Args:
-        method: Plain or a coroutine, as what is made of it.
-        arguments: What the method gets, by what the runner gives.
-        result: What the runner gets, by what the method gave and its last argument.
+    ``arguments`` makes what the method gets of what the runner gives; ``result`` makes what the
+    runner gets of what the method gave and its last argument.
     """
 
     def call(task: Any, resources: Any, rollout: Any) -> Any:

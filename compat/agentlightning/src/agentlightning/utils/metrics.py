@@ -10,18 +10,11 @@ from agl.errors import install_line
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from agl_metrics import (
-        ConsoleMetricsBackend as ConsoleMetricsBackend,
-        MetricsBackend as MetricsBackend,
-        MultiMetricsBackend as MultiMetricsBackend,
-        PrometheusMetricsBackend as PrometheusMetricsBackend,
-    )
+    from agl_metrics import *
 
 BACKENDS = (
-    "ConsoleMetricsBackend",
-    "MetricsBackend",
-    "MultiMetricsBackend",
-    "PrometheusMetricsBackend",
+    *("ConsoleMetricsBackend", "MetricsBackend"),
+    *("MultiMetricsBackend", "PrometheusMetricsBackend"),
 )
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 

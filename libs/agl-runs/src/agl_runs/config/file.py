@@ -251,7 +251,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         if value is not None
     }
     plans = _plan_components(file, run_dir, dry)
-    resources = _resources(config.resources, file.where("resources"))
+    resources = resources_of(config.resources, file.where("resources"))
     publishes = () if dry else getattr(plans["algorithm"].target, "publishes", None)
     if config.store == RunConfig.store:  # no other has resources yet
         with located(file.where("agent")):
@@ -371,7 +371,12 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float | bool | None)
 
 
-def _resources(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedResources | None":
+def resources_of(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedResources | None":
+    """Resources by name, each given as ``type`` and its fields; None of None.
+
+    Raises:
+        ConfigError: One has no known type, or a wrong field.
+    """
     if specs is None:
         return None
     from typing import get_args

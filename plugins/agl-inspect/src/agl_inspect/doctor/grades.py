@@ -113,16 +113,9 @@ def _lacks(call: ModelCall) -> str | None:
 
 
 def _lost_prompt(call: ModelCall, tokenizer: Any) -> str | None:
-    """Why the prompt of a call is lost as tokens: most of its words are not in them.
+    """Why the prompt of a call is lost as tokens: most of its words are not in them; else None.
 
     Words of assistants do not count: chat templates may leave parts of them out.
-
-    Args:
-        call: With token ids of its prompt.
-        tokenizer: Of the model, as transformers has them.
-
-    Returns:
-        A sentence; None where the words are there, or there are none.
     """
     words = {word.casefold() for text in _texts(call.messages) for word in re.findall(r"\w+", text)}
     ids = call.prompt_token_ids or []

@@ -198,12 +198,7 @@ class Derivation:
     ) -> None:
         """Fill the empty store of the derived run, and write what the adapter makes of it.
 
-        Args:
-            store: Of the derived run, as are ``run_id`` and ``folder``.
-            run_id: Its id.
-            folder: Its folder.
-            place: Where the source is.
-            write: Takes a record.
+        ``run_id`` and ``folder`` are of the derived run, too; ``place`` is where the source is.
         """
         start = RunStart(
             run_id=run_id,

@@ -18,12 +18,11 @@ from pydantic_core import to_jsonable_python
 
 from agl.emitter import reward_attributes
 from agl.errors import ConfigError
-from agl.plugins.schema import validate
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
 from agl.store.queries import each_record
 from agl.store.rules import IMPORTED as NEVER_LATEST
-from agl.types import LLM, Attributes, Failure, NamedResources, PromptTemplate, Span, TraceStatus
+from agl.types import Attributes, Failure, NamedResources, Span, TraceStatus
 from agl.utils.otel import make_link_attributes
 from agl_inspect.exchange.recorded import (
     FileRecord,
@@ -35,6 +34,7 @@ from agl_inspect.exchange.recorded import (
 )
 from agl_learning.collect.task_order import digest
 from agl_records.calls.reader import unread_spans
+from agl_runs.config.file import resources_of
 
 ReadRecords = Callable[[Path], Iterator[tuple[str, FileRecord]]]
 """Reads the records of a file, each with where it stands."""
@@ -159,7 +159,7 @@ class Importer:
                     if record.resources_id is not None:
                         wanted.setdefault(record.resources_id, where)
                 case RecordedResource():
-                    named = _resources(where, record.named())
+                    named = resources_of(record.named(), where) or {}
                     resources[record.id] = {**resources.get(record.id, {}), **named}
                 case RecordedReward():
                     rewards[record.rollout_id].append(record)
@@ -223,11 +223,7 @@ class Importer:
         """Ids of the rollout and its attempt in the store.
 
         An import that was interrupted may have left it; spans that are there are skipped.
-
-        Args:
-            given_id: What it is called elsewhere.
-            origin: Where that is, and when it was.
-            input: As all that follows, for ``start_rollout``.
+        ``origin`` says where and when it was recorded; what follows is for ``start_rollout``.
         """
         known = self.ids.get(given_id)
         if known is None:
@@ -354,22 +350,6 @@ def _reward_spans(
             span_id=_id("reward", f"{rollout_id} {about} {times[about]}"),
             attributes=attributes,
         )
-
-
-def _resources(where: str, named: dict[str, dict[str, Any]]) -> NamedResources:
-    kinds = {"prompt_template": PromptTemplate, "llm": LLM}
-    resources: NamedResources = {}
-    for name, values in named.items():
-        fields = dict(values)
-        kind = fields.pop("type", None) or fields.pop("resource_type", None)
-        if kind not in kinds:
-            raise ConfigError(
-                f"{where}: resource {name!r}: type: got {kind!r}, expected one of "
-                f"{', '.join(kinds)}"
-            )
-        model = kinds[kind]
-        resources[name] = model(**validate(model, fields, f"{where}: resource {name!r}"))
-    return resources
 
 
 def _call_id(recorded_id: str, number: int) -> str:

@@ -42,12 +42,9 @@ def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
 
 
 def id_of(found: Mapping[str, Any], reward: str, seen: Counter[str]) -> str:
-    """An id for what has none: its content's without the reward, so it is the same in any file.
+    """An id for what has none: its content's without the key ``reward``, the same in any file.
 
-    Args:
-        found: An object of the file.
-        reward: The key whose value does not count.
-        seen: How often a content stood before in this file; equal ones get ids of their own.
+    ``seen`` counts how often a content stood before in the file: equal ones get ids of their own.
     """
     name = digest([{key: value for key, value in found.items() if key != reward}])
     seen[name] += 1

@@ -43,13 +43,8 @@ ReadTraces = Callable[[Path], Iterator[Span | Score]]
 
 
 _LANGFUSE = (
-    "traceId",
-    "id",
-    "parentObservationId",
-    "startTime",
-    "endTime",
-    "level",
-    "statusMessage",
+    *("traceId", "id", "parentObservationId"),
+    *("startTime", "endTime", "level", "statusMessage"),
 )
 _PHOENIX = (
     *("context.trace_id", "context.span_id", "parent_id"),

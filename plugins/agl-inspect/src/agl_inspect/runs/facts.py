@@ -225,17 +225,10 @@ async def _seconds_of(
     is_running: bool,
     store: LightningStore | None,
 ) -> tuple[float | None, bool]:
-    """Seconds of all starts that have ended; None where nobody knows.
+    """Seconds of all starts that have ended, None where nobody knows; and whether they may be more.
 
-    Args:
-        run: Its record.
-        lines: Of its metrics.
-        is_running: Whether its last start is under way.
-        store: Of the run; None leaves out what only rollouts say.
-
-    Returns:
-        Them, and whether they may be more: nobody saw the end of a start that was killed, which
-        counts to the last that is known of it.
+    Nobody saw the end of a start that was killed, which counts to the last that is known of it.
+    Without ``store`` what only rollouts say is left out; ``lines`` are of the run's metrics.
     """
     total, is_known, may_be_more = 0.0, False, False
     took: dict[Any, float] = {}
