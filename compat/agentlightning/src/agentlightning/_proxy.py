@@ -47,11 +47,7 @@ class Workers:
         forget_in_forks(self)
 
     def start(self) -> None:
-        """Return when all of them take requests.
-
-        Raises:
-            GatewayError: One of them did not start.
-        """
+        """Return when all of them take requests; a ``GatewayError`` if one does not start."""
         for index in range(len(self._private)):
             self._workers.append(self._start(index))
         for worker in list(self._workers):
@@ -89,8 +85,7 @@ class Workers:
     def _replace(self, index: int, worker: "_Worker") -> "_Worker":
         """The successor of a worker that has ended; whoever sees that first starts it.
 
-        Raises:
-            GatewayError: It did not start, or the proxy ends.
+        If it does not start, or the proxy ends, that is a ``GatewayError``.
         """
         if self._workers[index] is not worker:
             return self._workers[index]

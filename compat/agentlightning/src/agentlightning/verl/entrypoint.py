@@ -39,11 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def config_of(arguments: Sequence[str]) -> dict[str, Any]:
-    """The configuration that ``key=value`` arguments say, nested; ``+key=value`` adds one, too.
-
-    Raises:
-        ConfigError: One is no ``key=value``.
-    """
+    """The nested configuration of ``key=value``, ``+key=value``; else a ``ConfigError``."""
     from agl_runs.config.overrides import apply_overrides
 
     config: dict[str, Any] = {}

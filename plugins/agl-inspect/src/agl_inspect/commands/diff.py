@@ -109,11 +109,7 @@ class Pair:
 async def _read_pair(
     store: LightningStore, subjects: tuple[Subject, Subject], any_task: bool
 ) -> Pair:
-    """Read two rollouts, or two attempts of one.
-
-    Raises:
-        ConfigError: They are one and the same, or of two tasks.
-    """
+    """Read two rollouts, or attempts; a ``ConfigError`` if they are one, or of two tasks."""
     first, second = (one.rollout_id for one in subjects)
     a, b = [
         await show(store, one.rollout_id, await attempt_number(store, one), read=Part())

@@ -38,11 +38,7 @@ _SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
 
 
 def read_atif(path: Path) -> Iterator[tuple[str, FileRecord]]:
-    """Trajectories, each with those of its sub-agents.
-
-    Raises:
-        ConfigError: One is no trajectory of a version that is known, or has a step of no source.
-    """
+    """Trajectories, each with those of its sub-agents; a ``ConfigError`` for what is none."""
     seen = Counter[str]()
     for where, found in objects_of(path):
         with errors_at(where, "a trajectory of ATIF"):

@@ -105,11 +105,7 @@ class How:
 
     @cached_property
     def make(self) -> TraceAdapter[Any]:
-        """The adapter, with the credit rule.
-
-        Raises:
-            ConfigError: It takes none.
-        """
+        """The adapter, with the credit rule; a ``ConfigError`` if it takes none."""
         adapter = self.adapter
         options: dict[str, Any] = {"type": adapter} if isinstance(adapter, str) else dict(adapter)
         if self.credit is not None:

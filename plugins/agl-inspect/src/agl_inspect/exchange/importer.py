@@ -99,11 +99,7 @@ class Importer:
         return given_id in self.ids and self.ids[given_id].has_ended
 
     async def add(self, path: Path, read: ReadRecords = read_records) -> None:
-        """Import a file; all of it is checked before anything is written.
-
-        Raises:
-            ConfigError: Something in it is wrong; nothing of it was written.
-        """
+        """Import a file; if something in it is wrong, a ``ConfigError`` and nothing is written."""
         rewards, resources, own = self._check(path, read)
         for rollout_id in rewards.keys() - own:
             if rollout_id not in self.ids and not await self.store.get_rollout_by_id(rollout_id):

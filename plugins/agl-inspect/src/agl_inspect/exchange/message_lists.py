@@ -15,11 +15,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
-    """Objects with ``messages``, and perhaps ``tools``, ``reward`` and ``id``.
-
-    Raises:
-        ConfigError: One has no messages, or a message no role.
-    """
+    """Objects with ``messages``, perhaps ``tools``, ``reward`` and ``id``; else a ``ConfigError``."""
     seen = Counter[str]()
     for where, found in objects_of(path):
         messages = found.get("messages")

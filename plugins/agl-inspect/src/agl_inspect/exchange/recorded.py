@@ -148,12 +148,7 @@ KINDS: dict[Kind, type[FileRecord]] = {
 
 
 def checked(kind: Kind, values: Mapping[str, Any], where: str) -> FileRecord:
-    """A record of a file.
-
-    Raises:
-        ConfigError: It has an unknown key, a wrong type, or says something twice; the message
-            begins with ``where``.
-    """
+    """A record of a file; a ``ConfigError`` that begins with ``where`` if it is none."""
     try:
         found = _adapter(kind).validate_python(values)
     except ValidationError:
@@ -180,11 +175,7 @@ def _adapter(kind: Kind) -> TypeAdapter[FileRecord]:
 
 
 def read_records(path: Path) -> Iterator[tuple[str, FileRecord]]:
-    """The records of a file in its order, each with where it stands.
-
-    Raises:
-        ConfigError: It is no such file; the message says in which line.
-    """
+    """The records of a file, each with where it stands, as a ``ConfigError`` says it, too."""
     if path.suffix.lower() == ".json":
         with text_of(path) as file:
             whole = parse(file.read(), str(path))
@@ -224,11 +215,7 @@ def each_line(path: Path) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def text_of(path: Path) -> Iterator[TextIO]:
-    """The file, open to read.
-
-    Raises:
-        ConfigError: It is no text, as it is packed, say.
-    """
+    """The file, open to read; a ``ConfigError`` if it is no text, as it is packed, say."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             yield file
@@ -238,10 +225,9 @@ def text_of(path: Path) -> Iterator[TextIO]:
 
 
 def objects_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, each with where it stands: one a line, a list of them, or one.
+    """The objects of a file, one a line, a list of them, or one, each with where it stands.
 
-    Raises:
-        ConfigError: It has something else.
+    Anything else is a ``ConfigError``.
     """
     if path.suffix.lower() != ".json":
         for number, line in each_line(path):
@@ -260,22 +246,14 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
-    """The value, if it is an object.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """The value, if it is an object; else a ``ConfigError``."""
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected an object, got {_kind_of(value)}")
     return value
 
 
 def parse_any(text: str, where: str) -> Any:
-    """What JSON says.
-
-    Raises:
-        ConfigError: It is no JSON.
-    """
+    """What JSON says; a ``ConfigError`` for what is none."""
     try:
         value = parse_json(text)
         if "\\ud" in text.lower():  # perhaps half a character, which no store can hold

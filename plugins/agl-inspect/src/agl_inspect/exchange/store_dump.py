@@ -85,8 +85,7 @@ async def read_store(
 ) -> Imported:
     """Put a whole store into an empty one; the file is checked before anything is written.
 
-    Raises:
-        ConfigError: The store is not empty, or a line is wrong.
+    A wrong line, and a store that is not empty, are a ``ConfigError``.
     """
     counts = await store.statistics()
     if counts.get("total_rollouts") or counts.get("total_resources"):

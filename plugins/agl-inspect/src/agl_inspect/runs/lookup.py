@@ -44,8 +44,7 @@ def runs_of_store(path: Path | None, url: str | None) -> list[Run]:
 def find_run(name: str, where: Where) -> Run:
     """The run with this id, or the only one of whose id it is a part; or that of a folder or file.
 
-    Raises:
-        ConfigError: There is none, or there are several.
+    None, and several, are a ``ConfigError``.
     """
     if where == (None, None) and os.path.exists(name):  # a long name does not
         runs = runs_here(Path(name)) if os.path.isdir(name) else runs_in(Path(name))
@@ -56,8 +55,7 @@ def find_run(name: str, where: Where) -> Run:
 def read_store_of(run: Run, where: Where, read: Callable[[LightningStore], Awaitable[T]]) -> T:
     """What ``read`` finds in the store that has a run, which may be in use; it is left as it is.
 
-    Raises:
-        ConfigError: It is not where it was.
+    A store that is not where it was is a ``ConfigError``.
     """
     return read_and_close(_store_of(run, where), read)
 
@@ -208,11 +206,7 @@ def delete_run(
 
 
 def _check_removable(run: Run, folder: Path) -> None:
-    """Refuse to remove a folder that is not the run's alone.
-
-    Raises:
-        ConfigError: It holds another run, or the working directory.
-    """
+    """Refuse to remove a folder with another run or the working directory in it, or no run's."""
     others = [one for one in runs_here(folder) if one.run_id != run.run_id]
     is_made = folder.parent.name == RUNS or run.derived_from is not None
     is_run = is_made or any((folder / one).is_file() for one in (CONFIG, FILE))

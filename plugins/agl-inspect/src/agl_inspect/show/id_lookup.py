@@ -292,11 +292,7 @@ async def attempt_number(store: LightningStore, subject: Subject) -> int | None:
 
 
 async def newest(store: LightningStore) -> tuple[Subject, str]:
-    """The newest rollout that failed, else the newest; and which of the two it is.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The newest rollout that failed, else the newest, and which of the two it is."""
     for failed in (True, False):  # a page also counts all that there are, which takes its time
         status_in: list[RolloutStatus] | None = ["failed"] if failed else None
         found = await store.query_rollouts(status_in=status_in, sort_order="desc", limit=1)

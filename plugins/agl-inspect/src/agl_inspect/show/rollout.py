@@ -225,11 +225,7 @@ class ShownSpan:
 async def show_span(
     store: LightningStore, rollout_id: str, attempt_id: str, span_id: str, step: int | None = None
 ) -> ShownSpan:
-    """Read what is shown of a span.
-
-    Raises:
-        ConfigError: It is not there, or there is no account of that step.
-    """
+    """Read what is shown of a span; a ``ConfigError`` without it, or an account of that step."""
     spans = await store.query_spans(rollout_id, attempt_id, span_id=span_id)
     if not len(spans):
         raise ConfigError(f"attempt {attempt_id!r} has no span {span_id!r}. See: agl spans")

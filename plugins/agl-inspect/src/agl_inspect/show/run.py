@@ -62,11 +62,7 @@ class ShownRun:
 
 
 async def show_run(store: LightningStore, run_id: str) -> ShownRun:
-    """Read the newest rollouts of a run.
-
-    Raises:
-        ConfigError: There is no such run.
-    """
+    """Read the newest rollouts of a run; a ``ConfigError`` if there is no such run."""
     run = await get_run(store, run_id)
     if run is None:
         raise ConfigError(f"the store has no run {run_id!r}. See: agl runs")
