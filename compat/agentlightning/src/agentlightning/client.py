@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote
 from urllib.request import Request, urlopen
 
-from agentlightning._v01.records import RolloutLegacy, Task, TaskIfAny
+from agentlightning.types.core import RolloutLegacy, Task, TaskIfAny
 from agl import NamedResources, ResourcesUpdate
 from agl.errors import ConfigError
 from agl.utils.secrets import learn

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from pydantic_core import to_jsonable_python
 from starlette.routing import BaseRoute, Route
 
-from agentlightning._v01.records import GenericResponse, Mode, RolloutLegacy, Task, TaskIfAny
 from agentlightning._v01.reports import FAILED, report_of, report_spans
+from agentlightning.types.core import GenericResponse, Mode, RolloutLegacy, Task, TaskIfAny
 from agl import InMemoryLightningStore, LightningStore, NamedResources, ProxyLLM, ResourcesUpdate
 from agl.algorithm.adapter import Triplet
 from agl.env import LightningEnvVar, resolve_str_env_var

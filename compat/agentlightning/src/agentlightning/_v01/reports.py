@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from agentlightning._v01.records import RolloutLegacy
+from agentlightning.types.core import RolloutLegacy
 from agl import emit_object, emit_reward, find_final_reward, get_object_value
 from agl.algorithm.adapter import Triplet
 from agl.types import Event, OtelResource, Rollout, Span, SpanCoreFields, TraceStatus

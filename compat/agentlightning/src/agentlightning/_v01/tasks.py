@@ -5,9 +5,9 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
-from agentlightning._v01.records import RolloutLegacy, Task
 from agentlightning._v01.reports import ToTriplets, emit_report, report_of
 from agentlightning.litagent.litagent import adapted
+from agentlightning.types.core import RolloutLegacy, Task
 from agl import Algorithm, LightningStore, LitAgent, ResourcesUpdate
 from agl.algorithm.adapter import Triplet
 from agl.types import AttemptedRollout, Dataset, Rollout, RolloutMode

@@ -4,10 +4,10 @@ import asyncio
 import itertools
 from typing import Any
 
-from agentlightning._v01.records import RolloutLegacy, Task
 from agentlightning._v01.tasks import TaskAgent, queue_task, report_on, resources_of
 from agentlightning.client import AgentLightningClient
 from agentlightning.litagent.litagent import is_v0_1_rollout_api as is_v0_1_rollout_api
+from agentlightning.types.core import RolloutLegacy, Task
 from agl import InMemoryLightningStore, LitAgent, LitAgentRunner, ResourcesUpdate, Tracer
 
 

@@ -27,8 +27,8 @@ from agl.utils.checks import one_of
 from agl_http.tokens import without_token
 
 if TYPE_CHECKING:
-    from agentlightning._v01.records import LitRollout
     from agentlightning.client import AgentLightningClient
+    from agentlightning.types.core import LitRollout
 
 logger = logging.getLogger("agl.compat")
 
@@ -242,7 +242,7 @@ class Trainer(_Trainer):
     async def _dev_task(
         self, agent: LitAgent[Any], task: Any, resources: NamedResources
     ) -> "LitRollout":
-        from agentlightning._v01.records import LitRollout
+        from agentlightning.types.core import LitRollout
         from agl import InMemoryLightningStore, LitAgentRunner, OtelTracer, find_final_reward
 
         store = InMemoryLightningStore()

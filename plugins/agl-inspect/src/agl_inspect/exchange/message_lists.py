@@ -15,7 +15,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
-    """Objects with ``messages``, perhaps ``tools``, ``reward`` and ``id``; else a ``ConfigError``."""
+    """Objects with ``messages``, perhaps ``tools``, ``reward``, ``id``; else a ``ConfigError``."""
     seen = Counter[str]()
     for where, found in objects_of(path):
         messages = found.get("messages")
