@@ -103,12 +103,9 @@ class Workers:
     def ask(self, what: str, *args: Any, **named: Any) -> list[Any]:
         """Have every worker call a method of its proxy, and wait for the answers.
 
-        Where one has died, its successor answers. All are heard before anything is raised: an
-        answer that nobody reads would be taken for that to the next question.
-
-        Raises:
-            ConfigError: A worker refused it.
-            GatewayError: A worker is gone, and so is its successor.
+        Where one has died, its successor answers. All are heard before anything is raised, a
+        refusal as a ``ConfigError`` and a death as a ``GatewayError``: an answer that nobody reads
+        would be taken for that to the next question.
         """
         with self._one_at_a_time:
             question = [what, args, named]

@@ -53,14 +53,9 @@ def is_module(path: str) -> bool:
 
 @cache
 def home_of(path: str, name: str) -> Home | None:
-    """Where agl has a name.
+    """Where agl has a name of a module below ``agentlightning``; "" is the path of the top.
 
-    Args:
-        path: Of its module below ``agentlightning``; empty for the top.
-        name: The name.
-
-    Returns:
-        None where agl has nothing of this meaning; ``advice_for`` says what to use.
+    None where agl has nothing of this meaning; ``advice_for`` says what to use.
     """
     if name in REFUSED.get(path, {}):
         return None

@@ -108,10 +108,7 @@ async def resources_of(task: Task, client: "AgentLightningClient") -> ResourcesU
 class ServerTasks(Algorithm):
     """Queues the tasks of a server of 0.1, and reports to it what came of each.
 
-    Args:
-        client: Of the server.
-        at_once: So many tasks are taken at once: as many as there are runners.
-        most: So many are taken in all; None for no limit.
+    ``at_once`` of them, as many as there are runners, and ``most`` in all; None is no limit.
     """
 
     def __init__(

@@ -78,10 +78,7 @@ def serve_tasks_of(algorithm: Algorithm, tasks: Any, checks: Any, *, port: int) 
     """Run an algorithm whose rollouts are done elsewhere, by runners of today or clients of 0.1.
 
     Both come to ``port``, with the token of ``AGL_SERVER_TOKEN``; runners of this user and machine
-    find it by themselves where the variable is not set.
-
-    Raises:
-        ConfigError: The port is in use, or ``AGL_SERVER_HOST`` needs a token.
+    find it by themselves where the variable is not set. A port in use is a ``ConfigError``.
     """
     import agl
     from agentlightning.server import TaskRoutes

@@ -67,10 +67,8 @@ Template = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], object]
 def grade(record: Recorded, template: Template | str, tokenizer: Any = None) -> tuple[Grade, str]:
     """The grade of a call, and why it is no better.
 
-    Args:
-        record: The call.
-        template: The chat template, or why there is none.
-        tokenizer: Of the model; its tokens must say what was sent. None takes them as they are.
+    ``template`` is the chat template, or why there is none. The tokens of ``tokenizer``, of the
+    model, must say what was sent; None takes them as they are.
     """
     call = record.call
     if record.malformed is not None:

@@ -95,12 +95,7 @@ class Trial:
 
 
 def try_once(file: ConfigFile, task: int = 0) -> Trial:
-    """Run one rollout of a training task.
-
-    Raises:
-        ConfigError: The configuration is wrong, or has no such task; nothing was started.
-        PluginError: A component is unknown or does not load; nothing was started.
-    """
+    """Run a rollout of a training task; a wrong configuration, or no such task, starts nothing."""
     with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
         checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)
         train = _one_task(checked, task)

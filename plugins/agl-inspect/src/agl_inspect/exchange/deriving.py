@@ -165,9 +165,8 @@ class Derivation:
     async def look(self) -> None:
         """Give each rollout its new reward; nothing is written yet.
 
-        Raises:
-            ConfigError: The adapter takes no credit rule, the run has no rollout that succeeded, or
-                the reward function failed on all of them.
+        An adapter that takes no credit rule, a run without a rollout that succeeded, and a reward
+        function that fails on all of them are a ``ConfigError``.
         """
         _ = self.how.make
         async for rollout in self._rollouts():

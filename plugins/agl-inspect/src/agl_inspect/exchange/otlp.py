@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class LoggedEvents:
     """The GenAI events in the logs of files of OTLP; other signals in them are passed over.
 
-    Raises:
-        ConfigError: A log record cannot be read.
+    A log record that cannot be read is a ``ConfigError``.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:

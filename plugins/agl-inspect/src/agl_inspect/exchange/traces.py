@@ -38,10 +38,8 @@ def conversations(path: Path, read: ReadSpans, stored: Container[str]) -> dict[s
     """Trace -> the conversation that any of its spans names, of spans that name no rollout.
 
     A trace that has a reward of its own is no part of one: the reward would pay for all of it.
-    Unless the conversation has a reward, too, or no other trace.
-
-    Raises:
-        ConfigError: The store has such a trace as a part of its conversation.
+    Unless the conversation has a reward, too, or no other trace. If the store has such a trace as a
+    part of its conversation, that is a ``ConfigError``.
     """
     found: dict[str, str] = {}
     rewarded: set[str] = set()
@@ -105,11 +103,9 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     """Import a file, a span at a time.
 
     Traces of one conversation are one rollout. The task of a rollout is what its first model call
-    was asked: the last message of a user. Of a rollout that the store has, only rewards are new.
-
-    Raises:
-        ConfigError: A line is none of its form, a span cannot be stored, or the store has a part of
-            a rollout; nothing was written.
+    was asked: the last message of a user. Of a rollout that the store has, only rewards are new. A
+    line of another form, a span that cannot be stored, and a store with a part of a rollout are a
+    ``ConfigError``; then nothing was written.
     """
     spans = joined_spans(path, read, importer.ids)
     starts: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)

@@ -21,14 +21,11 @@ Write = Callable[[Mapping[str, Any]], None]
 
 @contextlib.contextmanager
 def open_writer(out: Path | None, columns: Mapping[str, str]) -> Generator[Write]:
-    """What writes to ``out``, which appears when the block has ended well.
+    """Write to a ``.jsonl`` or ``.parquet`` file, which appears when the block has ended well.
 
-    Args:
-        out: Ends in ``.jsonl`` or ``.parquet``; None writes JSON lines on standard output.
-        columns: Of a Parquet file; name -> kind, one of those in ``_arrow_types``.
-
-    Raises:
-        ConfigError: Another ending, a folder that is not there, or Parquet without pyarrow.
+    Without ``out`` it writes JSON lines on standard output. ``columns`` are of a Parquet file, each
+    with its kind, one of those in ``_arrow_types``. Another ending, a folder that is not there, and
+    Parquet without pyarrow are a ``ConfigError``.
     """
     if out is None:
         yield partial(_write_line, sys.stdout)

@@ -35,12 +35,9 @@ WRONG = {
 
 
 def solution_of(task: Any, key: str | None = None) -> str | None:
-    """The known solution of a task, as text.
+    """The known solution of a task, as text: its ``key``, or else ``solution`` or ``answer``.
 
-    Args:
-        task: With its private part.
-        key: Where the solution stands, in the private part or else in the task; None looks for
-            ``solution`` and ``answer``.
+    It is looked for in the private part of the task first.
     """
     for part in (private_of(task), without_private(task)):
         for name in (key,) if key else ("solution", "answer"):

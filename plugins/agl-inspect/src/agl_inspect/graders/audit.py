@@ -56,19 +56,11 @@ class Audit:
 
 
 def audit(file: ConfigFile, num_tasks: int, key: str | None = None) -> Audit:
-    """Run the agent with models that know nothing, and look at its rewards.
+    """Run the agent with models that know nothing on tasks, evenly spread, and look at its rewards.
 
     Agent, grader, runner, isolation and gateway are those of the file; the algorithm is not run,
-    and the store is in memory.
-
-    Args:
-        file: The configuration.
-        num_tasks: So many of its tasks, evenly spread.
-        key: Where a task has its known solution, see ``solution_of``.
-
-    Raises:
-        ConfigError: The configuration is wrong, has no tasks, or its agent takes no model.
-        PluginError: A component is unknown or does not load.
+    and the store is in memory. ``key`` is where a task has its solution, see ``solution_of``. No
+    tasks, and an agent that takes no model, are a ``ConfigError``.
     """
     with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
         checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)

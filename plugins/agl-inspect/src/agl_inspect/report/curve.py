@@ -88,17 +88,10 @@ def svg_curve(
     key: tuple[str, str] = ("training, mean of a step", "held-out tasks"),
     alone: bool = False,
 ) -> str:
-    """Draw as SVG, in the colours of light and dark pages.
+    """Draw a line and circles as SVG, in colours of light and dark pages; "" without two points.
 
-    Args:
-        curve: A line.
-        marks: Circles.
-        title: For who hears it and does not see it.
-        key: What the two are; one that is not drawn is left out.
-        alone: Whether it is a file by itself, and not a part of a page.
-
-    Returns:
-        The text; "" where there are not two points to draw.
+    ``title`` is for who hears it and does not see it, and ``key`` says what line and circles are.
+    ``alone`` makes a file by itself, and not a part of a page.
     """
     if len({*curve, *marks}) < 2:
         return ""

@@ -69,9 +69,8 @@ def _store_of(run: Run, where: Where, *, to_write: bool = False) -> LightningSto
 def copy_of_store(run: Run, where: Where) -> Generator[tuple[LightningStore, str]]:
     """The store that has a run, of a file a copy, whether it is open elsewhere or not; its place.
 
-    Raises:
-        ConfigError: It is not where it was.
-        DamagedRecordError: It cannot be read.
+    One that is not where it was is a ``ConfigError``, and one that cannot be read a
+    ``DamagedRecordError``.
     """
     path, url = where
     if url is not None:
@@ -169,12 +168,8 @@ def delete_run(
 ) -> dict[str, int] | None:
     """Delete a run with what it holds, and say how much that was; None where nobody agreed.
 
-    Args:
-        agree: Told how much it holds; whether to go on.
-        force: Whether also one goes that may run on another machine.
-
-    Raises:
-        ConfigError: It runs, or its folder holds more than it.
+    ``agree`` is told how much it holds. A run that may be under way on another machine goes with
+    ``force`` only. One that runs here, or whose folder holds more than it, is a ``ConfigError``.
     """
     if with_folder and run.folder is not None:
         _check_removable(run, Path(run.folder))

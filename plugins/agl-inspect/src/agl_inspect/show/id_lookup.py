@@ -248,10 +248,8 @@ def reading_of(store: LightningStore) -> Reading:
 async def find(store: LightningStore, beginning: str) -> Subject:
     """What a store has under an id, or under the beginning of one.
 
-    ``ROLLOUT/SPAN`` names a span where several attempts have one of its id.
-
-    Raises:
-        ConfigError: There is nothing, or there are several; the message names them, or near ones.
+    ``ROLLOUT/SPAN`` names a span where several attempts have one of its id. Nothing, and several,
+    are a ``ConfigError``, which names them, or near ones.
     """
     if len(beginning) > LONGEST:
         raise ConfigError(
