@@ -171,7 +171,7 @@ def test_tasks_are_evenly_spread(tmp_path, capsys, monkeypatch, num_tasks, asked
 
 
 def test_where_what_is_private_was_not_looked_for_to_the_end_is_said(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("agl_inspect.graders.private_files.NUM_FILES", 0)
+    monkeypatch.setattr("agl_inspect.graders.audit.NUM_FILES", 0)
     _, said = audited(tmp_path, capsys, "agent_strict")
     assert [one["code"] for one in said["findings"]] == ["not_read"]
     told = "it is in none of the first 0 files, and there are more"

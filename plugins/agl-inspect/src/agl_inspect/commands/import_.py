@@ -64,9 +64,13 @@ def command(
             raise click.UsageError(f"{file}: not a regular file, and it is read more than once")
     if reward is not None and form not in ("langfuse", "mlflow"):
         raise click.UsageError("--reward names a score, which --from langfuse and mlflow have")
+    if path is None and url is None:
+        raise click.UsageError("where to? Give --path FILE or --url URL")
     new = None if path is None or url is not None or path.exists() else path
+    if new is not None and not new.parent.is_dir():
+        raise click.UsageError(f"{new}: there is no folder {str(new.parent)!r}")
+    store = open_store(path, url, to_write=True) if new is None else SqliteLightningStore(new)
     done = Imported()
-    store = open_or_make(path, url)
     try:
         done = read_and_close(store, lambda store: _import(store, files, form, reward, done))
     except BaseException:
@@ -80,17 +84,6 @@ def command(
     )
     for remark in (*done.remarks, *by_scope(done.unread)):
         note(remark)
-
-
-def open_or_make(path: Path | None, url: str | None) -> LightningStore:
-    """The store that the options name; a file is made where there is none."""
-    if path is None and url is None:
-        raise click.UsageError("where to? Give --path FILE or --url URL")
-    if path is None or url is not None or path.exists():
-        return open_store(path, url, to_write=True)
-    if not path.parent.is_dir():
-        raise click.UsageError(f"{path}: there is no folder {str(path.parent)!r}")
-    return SqliteLightningStore(path)
 
 
 async def _import(
