@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentlightning._migrate.advice import (
+from agentlightning._migrate.changes import Changes, Edit, Finding
+from agentlightning._migrate.homes import (
     DIFFERENT,
     KEYWORDS,
     METHODS,
@@ -16,9 +17,6 @@ from agentlightning._migrate.advice import (
     SERVER_OF_0_1,
     TRACER,
     VALUES,
-)
-from agentlightning._migrate.changes import Changes, Edit, Finding
-from agentlightning._migrate.homes import (
     Home,
     advice_for,
     has_module,

@@ -8,9 +8,8 @@ import click
 
 from agl.cli.shared import note, read_and_close
 from agl.store.base import LightningStore
-from agl_inspect.exchange.atif import read_atif
+from agl_inspect.exchange.conversations import beginnings, read_atif, read_messages
 from agl_inspect.exchange.importer import Imported, Importer
-from agl_inspect.exchange.message_lists import beginnings, read_messages
 from agl_inspect.exchange.otlp import LoggedEvents, is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
 from agl_inspect.exchange.tracer_files import READERS as TRACES, with_rewards

@@ -16,7 +16,7 @@ from agl.plugins.build import build_component
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.types import Rollout
-from agl_inspect.exchange.atif import trajectories
+from agl_inspect.exchange.conversations import trajectories
 from agl_inspect.exchange.reading import (
     CANARY,
     JUDGES,
