@@ -20,8 +20,7 @@ from agl.cli.plugins import diagnose as diagnose_plugins
 from agl.cli.shared import note, print_json, print_table
 from agl.runner.heartbeat import gpu_stats
 from agl.utils.logs import setup_module_logging
-from agl_inspect.doctor.diagnosis import Diagnosis, diagnose
-from agl_inspect.doctor.findings import Finding
+from agl_inspect.doctor.findings import Diagnosis, Finding, diagnose
 from agl_inspect.doctor.grades import USES
 from agl_inspect.doctor.trial import try_once
 from agl_inspect.figures import entry, number, rounded

@@ -84,19 +84,12 @@ def _config_of(run: Run, file: Path | None, overrides: tuple[str, ...]) -> Confi
 
 
 def _replay(run: Run, where: Where, step: int, config: ConfigFile) -> "Replay":
-    from agl.trainer import Trainer
-
     folder = Path(run.folder or "")
     checked = check_config(config, run_dir=folder)
-    plan = checked.components.get("adapter")
+    plans = checked.components
+    built = {name: plans[name].build() for name in ("algorithm", "adapter") if name in plans}
     with copy_of_store(run, where) as (store, _):
-        trainer = Trainer(
-            algorithm=checked.components["algorithm"].build(),
-            adapter=None if plan is None else plan.build(),
-            store=store,
-            strategy="shm",
-            run_dir=folder,
-        )
+        trainer = checked.trainer(built, store, strategy="shm", run_dir=folder, hooks=[])
         return replay(trainer, checked.agent, step)
 
 
