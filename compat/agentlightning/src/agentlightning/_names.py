@@ -67,21 +67,9 @@ PUBLIC = {
 }
 """Module -> its names that its package has, too, and the top; each is imported when it is used."""
 HOMES = (
-    "semconv",
-    "types.tracer",
-    "store.base",
-    "utils.otel",
-    "algorithm.utils",
-    "trainer.init_utils",
-    "trainer.legacy",
-    "utils.id",
-    "utils.metrics",
-    "utils.server_launcher",
-    "utils.system_snapshot",
-    "execution.base",
-    "instrumentation",
-    "llm_proxy",
-    "verl.entrypoint",
+    "semconv types.tracer store.base utils.otel algorithm.utils trainer.init_utils trainer.legacy "
+    "utils.id utils.metrics utils.server_launcher utils.system_snapshot execution.base "
+    "instrumentation llm_proxy verl.entrypoint"
 )
 """Where the modules of the original import other names from; they can be imported from those."""
 PLUGINS = {"APO": "agl_apo", "VERL": "agl_verl"}
@@ -142,7 +130,7 @@ def _found(module: str, path: str, name: str) -> Any:
     is_package = hasattr(sys.modules[module], "__path__")
     if name not in public(path) and is_package and find_spec(f"{module}.{name}") is not None:
         return import_module(f"{module}.{name}")
-    homes = (home for home in HOMES if home != path and name in dir(_module(home)))
+    homes = (home for home in HOMES.split() if home != path and name in dir(_module(home)))
     home = public("").get(name) or next(homes, None)
     if home is not None and home != path:
         return getattr(_module(home), name)

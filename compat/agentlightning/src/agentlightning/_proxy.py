@@ -167,6 +167,9 @@ class _Worker:
             stdout=subprocess.PIPE,
             pass_fds=about["sockets"],
         )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._questions, self._answers = self.process.stdin, self.process.stdout
         self.send(about)
 
     def wait_until_ready(self) -> None:
@@ -174,8 +177,7 @@ class _Worker:
         self.is_ready = True
 
     def answer(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self._answers.readline()
         if not line.endswith(b"\n"):
             raise GatewayError("a worker of the LLM proxy has ended; its log says why")
         said = json.loads(line)
@@ -184,28 +186,25 @@ class _Worker:
         return said["value"]
 
     def send(self, value: Any) -> None:
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps(value).encode() + b"\n")
-            self.process.stdin.flush()
+            self._questions.write(json.dumps(value).encode() + b"\n")
+            self._questions.flush()
         except OSError as error:
             raise GatewayError(f"a worker of the LLM proxy has ended: {error}") from None
 
     def close(self) -> None:
         """Say no more; the worker then ends."""
-        assert self.process.stdin is not None
         with suppress(OSError):
-            self.process.stdin.close()
+            self._questions.close()
 
     def end(self) -> None:
         self.close()
-        assert self.process.stdout is not None
         try:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.process.stdout.close()
+        self._answers.close()
 
 
 # --- in a worker

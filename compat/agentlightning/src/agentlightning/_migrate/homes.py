@@ -159,15 +159,7 @@ TRACER = (
     "it out where all model calls go through the proxy"
 )
 
-SEARCHED = (
-    "emitter",
-    "semconv",
-    "types",
-    "utils.otel",
-    "store.base",
-    "execution.base",
-    "tracer.base",
-)
+SEARCHED = "emitter semconv types utils.otel store.base execution.base tracer.base"
 """Modules of agl where a name may be that is neither at its top nor where it was."""
 
 
@@ -216,7 +208,7 @@ def home_of(path: str, name: str) -> Home | None:
         return None
     if name in public_names():
         return Home("agl", name)
-    for module in dict.fromkeys((path, *SEARCHED)):
+    for module in dict.fromkeys((path, *SEARCHED.split())):
         found = _module(f"agl.{module}".rstrip("."))
         if found is not None and _is_own(getattr(found, name, None)):
             return Home(found.__name__, name)

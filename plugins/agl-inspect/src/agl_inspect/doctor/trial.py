@@ -68,7 +68,6 @@ class Trial:
     needs_calls: bool = True
     """Whether it learns from model calls alone: prompt optimisers learn from rewards, too."""
     has_train: bool = True
-    """Whether there are training tasks."""
     adapter: TraceAdapter[Any] | None = None
     model: TrainedModel | None = None
     """The one that the algorithm trains, where it publishes one."""

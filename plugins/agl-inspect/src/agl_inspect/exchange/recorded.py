@@ -91,7 +91,6 @@ class RecordedRollout:
     """As ``agl spans ROLLOUT --json`` writes them."""
     status: Literal["succeeded", "failed"] = "succeeded"
     error: str | None = None
-    """Why it failed."""
     mode: RolloutMode | None = None
     resources_id: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -16,7 +16,6 @@ BATCH = 1000
 
 
 Write = Callable[[Mapping[str, Any]], None]
-"""Takes one record."""
 
 
 @contextlib.contextmanager

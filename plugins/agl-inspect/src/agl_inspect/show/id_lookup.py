@@ -56,7 +56,6 @@ class Subject:
 
     kind: Kind
     name: str
-    """Its id."""
     rollout_id: str = ""
     attempt_id: str = ""
     span_id: str = ""
