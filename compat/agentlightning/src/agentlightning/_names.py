@@ -187,10 +187,8 @@ _REFUSING: Any = SimpleNamespace(create_module=lambda spec: None, exec_module=at
 def refuse(module: str, name: str, why: str) -> NoReturn:
     """Say that agl does not have a name, and what to use; called by ``__getattr__`` of a module.
 
-    Raises:
-        RefusedImportError: ``from module import name`` asks, which would drop the words of an
-            AttributeError.
-        RefusedAttributeError: Else.
+    It is an ImportError where ``from module import name`` asks, which would drop the words of an
+    AttributeError.
     """
     from agentlightning._errors import RefusedAttributeError, RefusedImportError
 
@@ -213,8 +211,7 @@ def _asked_by_import() -> bool:
 def refusing(reasons: dict[str, str]) -> Callable[[type[T]], type[T]]:
     """Decorate a class whose original has more methods: asking for one says what to use instead.
 
-    Args:
-        reasons: What to use -> the names for which that is so.
+    ``reasons`` are what to use -> the names for which that is so, as in ``_refused``.
     """
     whys = {name: why for why, names in reasons.items() for name in names.split()}
 

@@ -26,13 +26,10 @@ logger = logging.getLogger("agl.compat")
 
 
 class Workers:
-    """The processes, as their parent sees them.
+    """The processes, as their parent sees them; ``sock`` listens at the shared address.
 
-    Args:
-        sock: Listens at the shared address.
-        number: Of processes.
-        settings: Of each proxy, as JSON can hold them: arguments of ``agl.LLMProxy``, and
-            ``store``, the address of the store's server, with a token.
+    ``settings`` are of each proxy, as JSON can hold them: arguments of ``agl.LLMProxy``, and
+    ``store``, the address of the store's server, with a token.
     """
 
     def __init__(self, sock: socket.socket, number: int, settings: dict[str, Any]) -> None:

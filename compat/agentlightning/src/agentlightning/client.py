@@ -155,9 +155,7 @@ class AgentLightningClient:
     def _once(self, path: str, body: Any) -> Any:
         """One request; None where the server does not have what is asked for.
 
-        Raises:
-            ConfigError: Asking again would not help.
-            OSError: It might.
+        If asking again may help, the error is an ``OSError``, else a ``ConfigError``.
         """
         data = None if body is None else json.dumps(body).encode()
         kind = {} if body is None else {"Content-Type": "application/json"}
@@ -229,11 +227,7 @@ class DevTaskLoader(AgentLightningClient):
         return self._rollouts
 
     def _once(self, path: str, body: Any) -> Any:
-        """What a server would answer.
-
-        Raises:
-            ValueError: It is asked for resources of another id.
-        """
+        """What a server would answer; a ``ValueError`` for resources of another id."""
         if path == "/task":
             index = self.task_count % len(self._tasks)
             task = self._tasks[index]

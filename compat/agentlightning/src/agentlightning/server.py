@@ -23,6 +23,7 @@ from agl_gateway.client import HttpGatewayClient
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
 from agl_http.tokens import Tokens, issue_token, token_in, with_token
+from agl_http.wire import status_of
 
 MOST_CLAIMS = 1_000_000
 """A task whose claim went stale is handed out again; 0.1 knew no limit."""
@@ -357,7 +358,5 @@ def _found(record: Any, problem: str) -> Any:
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    from agl_http.wire import status_of
-
     assert isinstance(error, AglError)
     return JSONResponse({"detail": str(error)}, status_of(error))

@@ -44,14 +44,8 @@ class Bound:
 def migrate(source: str, bound: Bound | None = None) -> tuple[str, list[Finding]]:
     """The script over agl, and what was found, by line.
 
-    What agl does not have goes on coming from ``agentlightning``.
-
-    Args:
-        source: Of the script.
-        bound: What earlier cells of a notebook have bound; more is added.
-
-    Raises:
-        SyntaxError: It is no Python.
+    What agl does not have goes on coming from ``agentlightning``. ``bound`` is what earlier cells
+    of a notebook have bound; more is added. What is no Python is a ``SyntaxError``.
     """
     reader = _Reader(source, bound or Bound())
     reader.visit(reader.tree)

@@ -15,6 +15,7 @@ from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
 from agl.store.queries import each_record
+from agl.utils.logs import setup_logging
 from agl.utils.text import shorten
 from agl_inspect.figures import mean, number
 from agl_inspect.runs.lookup import find_run
@@ -25,6 +26,7 @@ from agl_runs.config.file import (
     load_config,
     load_config_of_run,
 )
+from agl_runs.files import make_private_folder
 from agl_runs.result import with_reward
 from agl_runs.training import new_run
 
@@ -125,9 +127,6 @@ def _run(
     checked: CheckedConfig, run: RunRequest, folder: Path, is_training: bool
 ) -> "LightningStore":
     """Evaluate; the store, closed."""
-    from agl.utils.logs import setup_logging
-    from agl_runs.files import make_private_folder
-
     tasks = checked.val or checked.train
     if not tasks:
         raise ConfigError("there is nothing to evaluate on: the configuration has no val or train")

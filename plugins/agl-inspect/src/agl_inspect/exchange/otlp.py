@@ -13,7 +13,10 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from google.protobuf.json_format import ParseDict, ParseError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from agl.errors import ConfigError
 from agl.semconv import LightningResourceAttributes as Ids
@@ -22,9 +25,6 @@ from agl_http.otlp import spans_of
 from agl_inspect.exchange.recorded import errors_at, objects_of
 from agl_inspect.exchange.traces import UNNAMED
 from agl_records.calls.sources.events import BODY, is_genai_event
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
 class LoggedEvents:
@@ -88,9 +88,6 @@ def read_otlp(path: Path, events: LoggedEvents) -> Iterator[Span]:
 
 def _packed(request: dict[str, Any]) -> bytes:
     """A request as protobuf; ids are hex in OTLP's JSON, where protobuf's has base64."""
-    from google.protobuf.json_format import ParseDict, ParseError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
     if "resourceSpans" not in request:
         raise ValueError(f"expected 'resourceSpans', got the keys {sorted(request)}")
     for group in request["resourceSpans"]:
@@ -106,11 +103,11 @@ def _packed(request: dict[str, Any]) -> bytes:
         packed = ParseDict(request, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except ParseError as error:
         raise ValueError(str(error)) from None
-    name_spans(packed)
+    _name_spans(packed)
     return packed.SerializeToString()
 
 
-def name_spans(request: "ExportTraceServiceRequest") -> None:
+def _name_spans(request: ExportTraceServiceRequest) -> None:
     """Let every span say whose it is: where nothing does, its trace's."""
     for group in request.resource_spans:
         own = {attribute.key for attribute in group.resource.attributes}

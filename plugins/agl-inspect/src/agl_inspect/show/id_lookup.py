@@ -12,10 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic_core import from_json
+
 from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, RolloutStatus, Span
+from agl.utils.json_values import json_of
 from agl_learning.collect.task_order import digest
 from agl_records.ledger.ledger import load_parts
 from agl_runs.store import query_runs
@@ -220,8 +223,6 @@ class FileReading(Reading):
         return list(islice(found, MOST))
 
     async def rollouts_of(self, task: Any) -> list[str]:
-        from agl.utils.json_values import json_of
-
         text = json_of(task, "the task")
         rows = self.ask("rollouts_of_task", task=text, most=NEWEST_OF_TASK + 1)
         ids = [row[0] for row in rows]
@@ -231,8 +232,6 @@ class FileReading(Reading):
 
 
 def _valid(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-    from pydantic_core import from_json
-
     for (text,) in rows:
         with suppress(ValueError):  # damaged; nobody can say what it was
             yield from_json(text)
