@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 
-def command(*name: str) -> Callable[..., int]:
-    """``agl``, or one of its commands, as a function of its arguments."""
+def command(*name: str, module: str) -> Callable[..., int]:
+    """``agl``, or one of its commands, as a function; it is run if ``module`` is the program."""
 
     def main(argv: Sequence[str] | None = None) -> int:
         """Run the command with these arguments, the program's by default.
@@ -20,7 +20,9 @@ def command(*name: str) -> Callable[..., int]:
         except SystemExit as ended:
             return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
 
+    if module == "__main__":
+        sys.exit(main())
     return main
 
 
-main = command()
+main = command(module=__name__)

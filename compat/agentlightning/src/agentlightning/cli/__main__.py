@@ -1,8 +1,5 @@
 """``python -m agentlightning.cli``: the command ``agl``."""
 
-import sys
+from agentlightning.cli import command
 
-from agentlightning.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = command(module=__name__)

@@ -1,10 +1,5 @@
 """``agl prometheus``."""
 
-import sys
-
 from agentlightning.cli import command
 
-main = command("prometheus")
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = command("prometheus", module=__name__)

@@ -1,10 +1,5 @@
 """``agl vllm``."""
 
-import sys
-
 from agentlightning.cli import command
 
-main = command("vllm")
-
-if __name__ == "__main__":
-    sys.exit(main())
+main = command("vllm", module=__name__)
