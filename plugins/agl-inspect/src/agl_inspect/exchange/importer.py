@@ -291,7 +291,7 @@ def _spans(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             trace_id=trace_id,
-            span_id=_call_id(one.id, number),
+            span_id=_id("call", f"{one.id}/{number}"),
             attributes=_call_attributes(call),
             start_time=call.start_time if call.start_time is not None else one.start_time,
             end_time=call.end_time,
@@ -333,7 +333,7 @@ def _reward_spans(
         else:
             attributes = reward_attributes({reward.name: reward.value}, reward.name)
         if reward.call is not None:
-            target = _call_id(reward.rollout_id, reward.call)
+            target = _id("call", f"{reward.rollout_id}/{reward.call}")
             attributes |= make_link_attributes({"span_id": target})
         if reward.comment is not None:
             attributes["comment"] = reward.comment
@@ -346,10 +346,6 @@ def _reward_spans(
             span_id=_id("reward", f"{rollout_id} {about} {times[about]}"),
             attributes=attributes,
         )
-
-
-def _call_id(recorded_id: str, number: int) -> str:
-    return _id("call", f"{recorded_id}/{number}")
 
 
 def _id(kind: str, text: str, digits: int = 16) -> str:

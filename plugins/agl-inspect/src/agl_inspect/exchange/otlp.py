@@ -79,7 +79,7 @@ def read_otlp(path: Path, events: LoggedEvents) -> Iterator[Span]:
             continue
         try:
             spans, refused = spans_of(_packed(request))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ParseError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{where}: not OTLP: {error}") from None
         if refused:
             raise ConfigError(f"{where}: {refused[0]}")
@@ -99,10 +99,7 @@ def _packed(request: dict[str, Any]) -> bytes:
                 for key in ("traceId", "spanId", "parentSpanId"):
                     if part.get(key):
                         part[key] = base64.b64encode(bytes.fromhex(part[key])).decode()
-    try:
-        packed = ParseDict(request, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    except ParseError as error:
-        raise ValueError(str(error)) from None
+    packed = ParseDict(request, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     _name_spans(packed)
     return packed.SerializeToString()
 

@@ -110,13 +110,14 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
     spans = joined_spans(path, read, importer.ids)
     starts: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
     known: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-    errors: dict[str, str | None] = {}
+    errors: dict[str, str] = {}
     for span in spans():
         starts[span.rollout_id].append((span.start_time or 0.0, span.span_id))
         if importer.has(span.rollout_id) and not _is_reward(span):
             known[span.rollout_id].add((span.trace_id, span.span_id))
-        if span.parent_id is None:
-            errors[span.rollout_id] = error_of(span) or errors.get(span.rollout_id)
+        if span.parent_id is None and span.status.status_code == "ERROR":
+            why = span.status.description or f"span {span.name!r} has status ERROR"
+            errors[span.rollout_id] = why
     for name, given in known.items():
         rollout_id = importer.ids[name].rollout_id
         stored = await importer.store.query_spans(rollout_id)
@@ -154,13 +155,6 @@ async def add_traces(importer: Importer, path: Path, read: ReadSpans) -> None:
         await importer.end(name, *ids, errors.get(name))
         importer.done.unread += unread_spans(own)
         importer.done.rewards += sum(map(_is_reward, own))
-
-
-def error_of(root: Span) -> str | None:
-    """Why a trace failed, by its root span; None where it did not."""
-    status = root.status
-    is_error = status.status_code == "ERROR"
-    return status.description or f"span {root.name!r} has status ERROR" if is_error else None
 
 
 async def _write(importer: Importer, batch: list[Span]) -> None:

@@ -13,7 +13,7 @@ from agl.algorithm.run_result import RunResult
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
 from agl.store.queries import each_record
-from agl.types import AttemptedRollout, Rollout
+from agl.types import AttemptedRollout
 from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
@@ -258,17 +258,12 @@ async def _last_signs(store: LightningStore, run_id: str) -> dict[Any, float]:
     signs: dict[Any, float] = {}
     async for one in each_record(store.query_rollouts, run=run_id):
         about = one.metadata or {}
-        if about.get("run") == run_id:  # a store of 0.3 has no filter
-            number = about.get("generation")
-            signs[number] = max(signs.get(number, 0.0), _heard_of(one))
+        if about.get("run") != run_id:  # a store of 0.3 has no filter
+            continue
+        times = [signs.get(about.get("generation")), one.start_time]
+        if one.status != "cancelled":  # which the next start did
+            times.append(one.end_time)
+        if isinstance(one, AttemptedRollout):
+            times += [one.attempt.start_time, one.attempt.last_heartbeat_time]
+        signs[about.get("generation")] = max(time for time in times if time is not None)
     return signs
-
-
-def _heard_of(rollout: Rollout) -> float:
-    times: list[float | None] = [rollout.start_time]
-    if rollout.status != "cancelled":  # which the next start did
-        times.append(rollout.end_time)
-    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    if attempt is not None:
-        times += [attempt.start_time, attempt.last_heartbeat_time]
-    return max(time for time in times if time is not None)

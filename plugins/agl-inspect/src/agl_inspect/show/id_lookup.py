@@ -257,7 +257,10 @@ async def find(store: LightningStore, beginning: str) -> Subject:
     above, slash, below = beginning.rpartition("/")
     reading = reading_of(store)
     if slash and above:
-        found = await _within(store, await find(store, above), below)
+        whole = await find(store, above)
+        spans = await store.query_spans(whole.rollout_id, whole.attempt_id or None)
+        ids = [(one.rollout_id, one.attempt_id, one.span_id) for one in spans]
+        found = [Subject.of_span(*one) for one in ids if one[2].startswith(below)]
     else:
         found = await _matching(store, reading, beginning)
     exact = [one for one in found if beginning in (one.name, one.name.partition("-")[2])]
@@ -345,12 +348,6 @@ async def _matching(store: LightningStore, reading: Reading, beginning: str) -> 
         found += await reading.spans(beginning)
         found = found or await reading.responses(beginning)
     return found or await reading.tasks(beginning) or await reading.tasks(f"task-{beginning}")
-
-
-async def _within(store: LightningStore, above: Subject, beginning: str) -> list[Subject]:
-    spans = await store.query_spans(above.rollout_id, above.attempt_id or None)
-    ids = [(one.rollout_id, one.attempt_id, one.span_id) for one in spans]
-    return [Subject.of_span(*one) for one in ids if one[2].startswith(beginning)]
 
 
 async def _near(reading: Reading, beginning: str) -> list[str]:

@@ -93,7 +93,10 @@ async def show_task(store: LightningStore, task: Any) -> ShownTask:
     rollouts = list(await store.query_rollouts(rollout_id_in=ids[-MOST:]))
     lines: list[Line] = []
     conversations: list[list[Turn]] = []
-    advantages = await _advantages(store, rollouts)
+    advantages = {
+        part.rollout_id: mean(one.advantage.value for one in part.trained if one.advantage)
+        for part in await load_parts(store, rollouts)
+    }
     for rollout in rollouts:
         spans = list(await store.query_spans(rollout.rollout_id, "latest"))
         lines.append(_line(rollout, spans, advantages.get(rollout.rollout_id)))
@@ -102,13 +105,6 @@ async def show_task(store: LightningStore, task: Any) -> ShownTask:
         conversations.append(turns(calls))
     looked_at = " and ".join(reading.looked_at)
     return ShownTask(task_id(task), task, lines, len(ids), conversations, looked_at)
-
-
-async def _advantages(store: LightningStore, rollouts: list[Rollout]) -> dict[str, float | None]:
-    return {
-        part.rollout_id: mean(one.advantage.value for one in part.trained if one.advantage)
-        for part in await load_parts(store, rollouts)
-    }
 
 
 def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
