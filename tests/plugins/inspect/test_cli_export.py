@@ -344,7 +344,7 @@ def of_a(**reward: Any) -> dict[str, Any]:
         ([{"id": "a", "resources_id": "rs-9"}], "its resources 'rs-9' are not in the file"),
         (
             {"resources": [{"name": "p", "type": "prompt"}]},
-            "resources[0].p.type: unknown resource 'prompt'; one of prompt_template, llm, proxy",
+            "resources[0].p.type: unknown resource 'prompt'; one of llm, proxy_llm",
         ),
         ({"data": []}, "expected an object with 'rollouts', 'resources' or 'rewards'"),
         (b"[]", "run.json: expected an object, got a list"),
