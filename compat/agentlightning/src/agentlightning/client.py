@@ -1,12 +1,10 @@
 """0.1's client of a task server, and what stands in for one in process."""
 
 import asyncio
-import itertools
 import json
 import logging
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote
@@ -136,10 +134,9 @@ class AgentLightningClient:
             await asyncio.sleep(pause)
         return None
 
-    def _pauses(self, path: str) -> Iterator[float]:
-        if path == "/task":  # its caller asks again anyway
-            return iter([0.0])
-        return itertools.chain(RETRY_SECONDS, [0.0])
+    def _pauses(self, path: str) -> tuple[float, ...]:
+        # Who asks for a task asks again anyway.
+        return (0.0,) if path == "/task" else (*RETRY_SECONDS, 0.0)
 
     def _note(self, path: str, error: OSError, pause: float) -> None:
         following = f"again in {pause:g} seconds" if pause else "given up"

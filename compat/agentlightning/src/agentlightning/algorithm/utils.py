@@ -1,5 +1,6 @@
 """What algorithms share."""
 
+import contextlib
 import functools
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -36,14 +37,11 @@ def with_llm_proxy(
                 raise ValueError(
                     f"{type(self).__name__} needs an LLM proxy; pass Trainer(llm_proxy=...)"
                 )
-            own = proxy is not None and auto_start and not proxy.is_running()
-            if proxy is None or not own:
+            async with contextlib.AsyncExitStack() as stack:
+                if proxy is not None and auto_start and not proxy.is_running():
+                    await proxy.start()
+                    stack.push_async_callback(proxy.stop)
                 return await func(self, proxy, *args, **kwargs)
-            await proxy.start()
-            try:
-                return await func(self, proxy, *args, **kwargs)
-            finally:
-                await proxy.stop()
 
         return method
 

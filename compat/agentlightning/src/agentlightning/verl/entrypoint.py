@@ -92,8 +92,5 @@ def serve_tasks_of(algorithm: Algorithm, tasks: Any, checks: Any, *, port: int) 
 def _tasks(files: str | list[str]) -> list[Any]:
     from agl_runs.config.datasets import load_dataset
 
-    return [
-        task
-        for file in ([files] if isinstance(files, str) else files)
-        for task in load_dataset(file)
-    ]
+    each = [files] if isinstance(files, str) else files
+    return [task for file in each for task in load_dataset(file)]

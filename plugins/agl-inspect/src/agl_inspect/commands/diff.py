@@ -82,7 +82,8 @@ def command(
     if as_json:
         print_json(pair.as_json())
     else:
-        click.echo("\n".join(_pair_lines(pair, full)))
+        lines = [*_figure_lines(pair, full), "", *_conversations(pair, full)]
+        click.echo("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -156,13 +157,6 @@ def _figures(shown: Shown) -> dict[str, Any]:
         "resources": rollout.resources_id,
         "error": failure_text(attempt.error if attempt else None),
     }
-
-
-def _pair_lines(pair: Pair, full: bool) -> Iterator[str]:
-    """For people, of 80 characters."""
-    yield from _figure_lines(pair, full)
-    yield ""
-    yield from _conversations(pair, full)
 
 
 def _figure_lines(pair: Pair, full: bool) -> Iterator[str]:
