@@ -4,21 +4,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.run_project import succeeds
+import pytest
+from tests.run_project import refuses, succeeds
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
+from agl.algorithm.run_result import RunResult
 from agl.store.base import LightningStore
+from agl_learning.hooks import run_summary
 from agl_records.ledger import tables
 from agl_records.ledger.documents import put_parts
 from agl_records.ledger.ledger import save_ledger
 from agl_records.types import LedgerItem
+from agl_runs.records import RunStart
+from agl_runs.store import begin_run
 
 from .traces import add, filled, ids_of
 
 
-async def one_step(store: LightningStore, step: int, trained: int, excluded: int) -> None:
+async def one_step(
+    store: LightningStore, step: int, trained: int, excluded: int, run: str = "r"
+) -> None:
     """A step of one rollout with so many trained and excluded calls."""
-    about = {"run": "r", "step": step}
+    about = {"run": run, "step": step}
     ended = await add(store, [], task="x", metadata=about)
     ledger, ids = Ledger(), ids_of(ended)
     for number in range(trained + excluded):
@@ -31,7 +38,7 @@ async def one_step(store: LightningStore, step: int, trained: int, excluded: int
         else:
             detail = "the answer has no token ids"
             ledger.exclude(Exclusion(call_id=call_id, reason="no_token_ids", detail=detail, **ids))
-    await save_ledger(store, ledger, [ended], step=step, algorithm="toy", run="r")
+    await save_ledger(store, ledger, [ended], step=step, algorithm="toy", run=run)
 
 
 def make_store(folder: Path, steps: int = 2) -> Path:
@@ -67,6 +74,27 @@ async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypa
     assert said[0] == "ledger       the last 10 of 22 steps"
     assert [line.split()[0] for line in said[3:]] == [*map(str, range(13, 23)), "these"]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("most", [1000, 3])
+def test_of_several_runs_in_a_store_one_can_be_asked_for(agl, here, monkeypatch, most):
+    monkeypatch.setattr(tables, "MOST_ACCOUNTS", most)
+    ended: list[str] = []
+
+    async def fill(store: Any) -> None:
+        for name, excluded in (("run-one", 1), ("run-two", 2)):
+            await begin_run(store, RunStart(run_id=name, algorithm="toy"))
+            for step in (1, 2):
+                await one_step(store, step, trained=1, excluded=excluded, run=name)
+        await run_summary(store, RunResult(run_id="run-one"), ended)
+
+    filled(fill, here / "all.db")
+    for name, calls in (("run-one", "4 2 2"), ("run-two", "6 2 4")):
+        out = succeeds(agl, "ledger", name, "--path", "all.db").out
+        total = " ".join(out.splitlines()[-1].split())
+        assert f" 2 2 {calls} " in total, out
+    assert " 2 2 4 2 2 " in " ".join(ended[-1].splitlines()[-1].split())
+    refuses(agl, "no run 'run-three'", "ledger", "run-three", "--path", "all.db")
 
 
 def test_the_rollouts_of_each_row_add_up(agl, tmp_path):

@@ -183,6 +183,9 @@ def options_of(name):
     [
         ("grpo", "beta", "Here it is 'kl.coefficient'"),
         ("grpo", "num_generations", "Here it is 'group_size'"),
+        ("grpo", "max_grad_norm", "Here it is 'optimizer.max_grad_norm'"),
+        ("grpo", "warmup_ratio", "Here give 'schedule.warmup_steps'"),
+        ("grpo", "top_k", "Here all tokens can be sampled"),
         ("grpo", "epsilon", "Here it is 'clip'"),
         ("grpo", "lr", "Here it is 'learning_rate'"),
         ("grpo", "max_completion_length", "Here it is 'max_tokens'"),

@@ -13,5 +13,6 @@ async def run_summary(store: LightningStore, result: RunResult, lines: list[str]
 
     if why := summary_in(result.folder).get("ended"):
         lines.append(f"ended        {why}")
-    if (text := (await Accounts.read_newest(store)).ending()) is not None:
+    accounts = await Accounts.read_newest(store, result.run_id or None)
+    if (text := accounts.ending()) is not None:
         lines.append(text)

@@ -23,7 +23,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "estimator.normalise_std": ("norm_adv_by_std_in_grpo", "normalise_std", "scale_rewards"),
     "evaluation.every": ("eval_steps", "test_freq"),
     "gae_lambda": ("lam",),
-    "group_size": ("num_generations",),
+    "group_size": ("num_generations", "rollout_n"),
     "groups_per_step": ("train_batch_size",),
     "kl.coefficient": ("beta", "init_kl_coef", "kl_coef", "kl_loss_coef"),
     "kl.target": ("target_kl",),
@@ -31,7 +31,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "lora.alpha": ("lora_alpha",),
     "lora.modules": ("lora_target_modules", "target_modules"),
     "lora.rank": ("lora_r", "lora_rank"),
-    "loss": ("loss_agg_mode", "loss_mean"),
+    "loss": ("loss_agg_mode", "loss_mean", "loss_type"),
     "max_tokens": (
         "max_completion_length",
         "max_completion_tokens",
@@ -39,11 +39,12 @@ OTHERS: dict[str, tuple[str, ...]] = {
         "max_response_length",
     ),
     "memory.check": ("check_memory",),
+    "memory.gradient_checkpointing": ("gradient_checkpointing",),
     "memory.microbatch_tokens": ("ppo_max_token_len_per_gpu",),
     "minibatch_rows": ("ppo_mini_batch_size",),
     "optimizer.beta1": ("adam_beta1",),
     "optimizer.beta2": ("adam_beta2",),
-    "optimizer.max_grad_norm": ("grad_clip",),
+    "optimizer.max_grad_norm": ("grad_clip", "max_grad_norm"),
     "optimizer.weight_decay": ("weight_decay",),
     "overlong.buffer": ("overlong_buffer",),
     "overlong.penalty": ("overlong_penalty",),
@@ -52,7 +53,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "sampling_correction": ("vllm_importance_sampling_mode",),
     "sampling_correction.cap": ("vllm_importance_sampling_cap",),
     "schedule": ("lr_scheduler_type",),
-    "schedule.warmup_steps": ("lr_warmup_steps",),
+    "schedule.warmup_steps": ("lr_warmup_steps", "warmup_steps"),
     "server.max_model_tokens": ("max_model_len", "max_seq_length"),
     "steps": ("max_steps", "total_training_steps"),
     "value_clip": ("cliprange_value",),
@@ -72,21 +73,39 @@ OWNERS: dict[str, str] = {
 """An option that not all algorithms have -> one that has it."""
 
 INSTEAD: dict[str, str] = {
+    "eval_strategy": "give 'evaluation.every', and the run validation tasks",
+    **dict.fromkeys(
+        ("generation_batch_size", "steps_per_generation"),
+        "'epochs' and 'minibatch_rows' take several optimizer steps per step",
+    ),
     "gradient_accumulation_steps": (
         "gradients of a whole step add up, 'memory.microbatch_tokens' at once"
     ),
     "importance_sampling_level": "it is an algorithm of its own, 'gspo'",
+    "load_best_model_at_end": "'checkpoints.keep_last' keeps the best one by held-out reward, too",
+    "logging_steps": "every step is logged",
+    "lora_dropout": "adapters drop nothing, so that weights sample and train alike",
     "learner_processes": "one process trains; for several GPUs take the algorithm 'verl'",
     "mask_truncated_completions": "give the adapter, as {type: rows, truncated: mask}",
+    "max_prompt_length": "no prompt is cut; 'server.max_model_tokens' is for prompt and answer",
     "num_train_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
     "per_device_train_batch_size": (
         "a step has 'groups_per_step' times 'group_size' rollouts, and one pass takes "
         "'memory.microbatch_tokens'"
     ),
+    "report_to": "trackers are hooks of the run: hooks: [{type: wandb}]",
     "reward_funcs": "the agent returns the reward, or emits it",
+    "reward_weights": "with the estimator 'gdpo', 'estimator.rewards' has them",
+    "run_name": "a run has the name of its folder, 'run_dir'",
+    "shuffle_dataset": "'task_order' says in which order tasks come",
+    **dict.fromkeys(("top_k", "top_p"), "all tokens can be sampled, as that is what is trained"),
     "total_epochs": "a run is as long as its 'steps', each of 'groups_per_step' tasks",
+    "use_kl_loss": "'kl.coefficient' above 0 adds the penalty",
+    "use_peft": "'lora' trains an adapter",
     "use_vllm": "set 'server' to 'vllm'",
+    "val_before_train": "validation tasks are run before the first step, too",
     "vllm_importance_sampling_correction": "'sampling_correction' is on; 'none' turns it off",
+    "warmup_ratio": "give 'schedule.warmup_steps', a number of steps",
 }
 """Another trainer's name -> what to do here, where no one option is the same."""
 

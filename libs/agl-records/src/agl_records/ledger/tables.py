@@ -122,22 +122,27 @@ class Accounts:
         return accounts
 
     @classmethod
-    async def read_newest(cls, store: LightningStore) -> Self:
-        """Read the accounts of a store, or where there are many, of its newest steps, whole."""
-        total = await count_parts(store)
+    async def read_newest(cls, store: LightningStore, run: str | None = None) -> Self:
+        """Read the accounts of a store, or where there are many, of its newest steps, whole.
+
+        ``run`` is as in ``read``.
+        """
+        total = await count_parts(store, run=run)
         if total <= MOST_ACCOUNTS:
-            return await cls.read(store)
+            return await cls.read(store, run=run)
         newest = await store.query_rollouts(sort_order="desc", limit=_NEWEST_ROLLOUTS)
         abouts = [one.metadata or {} for one in newest]
         steps = [(one["run"], one["step"]) for one in abouts if {"run", "step"} <= {*one}]
         found: list[LedgerPart] = []
-        for run, step in dict.fromkeys(steps):
-            of_step = await load_parts(store, run=run, step=step, lost=None)
+        for of, step in dict.fromkeys(steps):
+            if run not in (None, of):
+                continue
+            of_step = await load_parts(store, run=of, step=step, lost=None)
             if found and len(found) + len(of_step) > MOST_ACCOUNTS:
                 break
             found += of_step
         if not found:  # these rollouts are of no step
-            found = await load_parts(store, newest, lost=None)
+            found = await load_parts(store, newest, run=run, lost=None)
         accounts = cls(left_out=total - len(found))
         for part in found:
             accounts.add(part)

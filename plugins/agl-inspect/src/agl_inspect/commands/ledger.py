@@ -8,36 +8,46 @@ import click
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
+from agl_inspect.runs.lookup import find_run
 from agl_records.calls.sources.unread import by_scope
 from agl_records.ledger.tables import Accounts
 from agl_records.types import EXCLUSION_REASONS, LedgerError
-from agl_views.tables.stores import open_store
+from agl_views.tables.stores import open_store, store_options
 
 
 @click.command("ledger")
 @click.argument("run", required=False, type=click.Path(path_type=Path))
-@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
+@store_options
 @click.option("--step", type=int, help="Only this step, with a line per excluded call.")
 @click.option("--all", "read_all", is_flag=True, help="All steps, however many.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    run: Path | None, url: str | None, step: int | None, read_all: bool, as_json: bool
+    run: Path | None,
+    path: Path | None,
+    url: str | None,
+    step: int | None,
+    read_all: bool,
+    as_json: bool,
 ) -> None:
     """Show per step what was trained, and why the rest was not.
 
     Of a store with more than 1,000 accounts only the newest steps are read, and it is said how many
     accounts were left out.
 
-    RUN is a run's id, a part of it, its folder or its store file; without it, the newest run under
-    agl-runs.
+    RUN is a run's id or a part of it, and the others of its store are left out; or a folder or a
+    store file. Without it and a store, the newest run under agl-runs.
     """
+    has_place = path is not None or url is not None
+    of: str | None = None
+    if run is not None and (has_place or (str(run) == run.stem and not run.exists())):
+        of = find_run(str(run), (path, url)).run_id
 
     async def read(store: LightningStore) -> Accounts:
         if read_all or step is not None:
-            return await Accounts.read(store, step)
-        return await Accounts.read_newest(store)
+            return await Accounts.read(store, step, of)
+        return await Accounts.read_newest(store, of)
 
-    accounts = read_and_close(open_store(run, url), read)
+    accounts = read_and_close(open_store(path if has_place else run, url), read)
     problems = accounts.problems
     if step is not None and not accounts.steps and not problems:
         raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
