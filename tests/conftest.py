@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Generator
 from typing import NamedTuple
 
@@ -35,6 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
     fork_server.folder()  # so that all workers share what it starts
     for plugin in (cpu_budget, distributions, run_agents, run_project):
         config.pluginmanager.register(plugin)
+    if workers := getattr(config.option, "tx", None):
+        # Forked, too: each would import what others wrote for three CPU seconds.
+        fork_server.folder()
+        started = f"popen//python={sys.executable} -IS {fork_server.__file__}"
+        workers[:] = [started if each == "popen" else each for each in workers]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

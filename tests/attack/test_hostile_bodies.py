@@ -214,7 +214,7 @@ def limits(examples: int) -> settings:
     )
 
 
-EXAMPLES = [300, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
+EXAMPLES = [100, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)

@@ -433,7 +433,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
 NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=NIGHTLY)])
+@pytest.mark.parametrize("examples", [100, pytest.param(10_000, marks=NIGHTLY)])
 @pytest.mark.parametrize("path", ASKED)
 def test_any_stream_is_seen_as_it_is_recorded(agents, path, examples):
     @hypothesis.settings(max_examples=examples, database=None, deadline=None)

@@ -68,7 +68,7 @@ async def agent_with_judge(task, llm: agl.LLM, judge: agl.LLM, rollout: agl.Roll
 @agl.rollout(grade=strict)
 async def agent_that_asks_on(task, llm: agl.LLM) -> str:
     while not (said := (await answer(task, llm)).strip()):
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2)
     return said
 
 @agl.rollout(grade=strict)
