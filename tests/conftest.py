@@ -36,7 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     fork_server.folder()  # so that all workers share what it starts
     for plugin in (cpu_budget, distributions, run_agents, run_project):
         config.pluginmanager.register(plugin)
-    if workers := getattr(config.option, "tx", None):
+    workers = getattr(config.option, "tx", None)
+    if workers and sys.platform == "linux":
         # Forked, too: each would import what others wrote for three CPU seconds.
         fork_server.folder()
         started = f"popen//python={sys.executable} -IS {fork_server.__file__}"
