@@ -39,7 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = getattr(config.option, "tx", None)
     if workers and sys.platform == "linux":
         # Forked, too: each would import what others wrote for three CPU seconds.
-        fork_server.folder()
         started = f"popen//python={sys.executable} -IS {fork_server.__file__}"
         workers[:] = [started if each == "popen" else each for each in workers]
 

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 OTHERS = (
-    *("torch", "transformers.models.llama.modeling_llama", "openai", "aiohttp", "uvicorn"),
-    *("pydantic", "opentelemetry.sdk.trace", "yaml"),
+    *("torch", "transformers.models.llama.modeling_llama", "peft", "openai", "anthropic"),
+    *("aiohttp", "uvicorn", "pydantic", "opentelemetry.sdk.trace", "yaml"),
 )
 
 FOLDER = "AGL_TEST_FORKS"

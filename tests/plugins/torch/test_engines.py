@@ -286,6 +286,7 @@ async def test_a_replica_that_is_killed_costs_no_call_and_comes_back(
     assert not server_processes()
 
 
+@pytest.mark.nightly  # it starts eight servers, each by itself
 async def test_a_replica_that_cannot_read_its_weights_is_started_anew_with_them(
     tmp_path, tokenizer, vllm_program, monkeypatch, caplog
 ):
