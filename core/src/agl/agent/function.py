@@ -202,9 +202,9 @@ class FunctionalLitAgent(LitAgent[T]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # By its name, as a function is pickled, where another process can import its module.
-        known = self.__module__ != "__main__" and sys.modules.get(self.__module__)
-        name = getattr(self, "__qualname__", "")
-        return name if getattr(known, name, None) is self else super().__reduce_ex__(protocol)
+        known, name = sys.modules.get(self.__module__), getattr(self, "__qualname__", "")
+        is_there = self.__module__ != "__main__" and getattr(known, name, None) is self
+        return name if is_there else super().__reduce_ex__(protocol)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""

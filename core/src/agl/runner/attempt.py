@@ -147,7 +147,9 @@ class AttemptRunner:
         except asyncio.CancelledError:
             was_cancelled = True
         finally:
-            was_cancelled = was_cancelled or _is_cancelled()
+            # Also if what it awaited has ended in good order since.
+            task = asyncio.current_task()
+            was_cancelled = was_cancelled or (task is not None and task.cancelling() > 0)
             more = self.stuck is None and not was_cancelled
             done, outcome = await store.end(outcome, claims, more=more)
             self._log(rollout, outcome)
@@ -337,9 +339,3 @@ def _of_stopped_run(outcome: Outcome, rollout: AttemptedRollout) -> Outcome:
     outcome = Outcome(error=error, boundary="cancelled")
     outcome.failure = failure.changed(boundary="cancelled", message=str(error))
     return outcome
-
-
-def _is_cancelled() -> bool:
-    """Whether this task was cancelled, also if what it awaited has ended in good order since."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import trace as trace_api
-from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan
+from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.trace import Status, StatusCode
 
 from agl.errors import TracerError
@@ -176,14 +176,11 @@ class _OtelRecording:
         self._span.set_status(Status(StatusCode[code], description if code == "ERROR" else None))
 
     def get_recorded_span(self) -> SpanCoreFields:
-        return _recorded(self._span)
-
-
-def _recorded(span: ReadableSpan) -> SpanCoreFields:
-    status, attributes = TraceStatus.from_opentelemetry(span.status), dict(span.attributes or {})
-    times = {"start_time": seconds(span.start_time), "end_time": seconds(span.end_time)}
-    core = {"name": span.name, "status": status, "attributes": attributes, **times}
-    return construct(SpanCoreFields, core)
+        span = self._span
+        status = TraceStatus.from_opentelemetry(span.status)
+        times = {"start_time": seconds(span.start_time), "end_time": seconds(span.end_time)}
+        core = {"name": span.name, "status": status, "attributes": dict(span.attributes or {})}
+        return construct(SpanCoreFields, core | times)
 
 
 def _nanoseconds(unix_seconds: float) -> int:
