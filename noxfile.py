@@ -94,8 +94,8 @@ MERMAID = "mermaid@11.17.2"
 PHOENIX = "arize-phoenix==20.26.1"
 SKYPILOT = "skypilot==0.14.1"
 KUBERNETES = "kubernetes-validate==1.37.0"
-EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora]", "agl-unsloth[trl]"]
-EXTRAS += [TRACKED, "agl-postgres[server]"]
+EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora,model]"]
+EXTRAS += ["agl-unsloth[trl]", TRACKED, "agl-postgres[server]"]
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
 
 

@@ -106,6 +106,17 @@ def by_area(options: list[Any]) -> dict[str, list[Any]]:
     return {area: some for area, some in found.items() if some}
 
 
+ABOUT_COMPONENTS = """\
+This page lists the components of this repository, with their options. `agl plugins show NAME`
+prints the same for one of them, and for those of other plugins.
+
+In a file, write the name as `type`, and the options beside it. An option with a dot in its name is
+one of a block: `checkpoints.every` is `checkpoints: {every: 5}`. In Python, give the options to the
+class. If you leave one out, it has its default. If you spell one wrong, the run is refused before
+it starts, and the message names the nearest one.
+"""
+
+
 def components() -> str:
     """The options of every component that the core ships."""
     from agl.plugins.registry import components as installed, load_component
@@ -114,7 +125,7 @@ def components() -> str:
     lines = [
         NOTE,
         "# Components and their options\n",
-        "What `agl plugins show NAME` prints, for the components of this repository.\n",
+        ABOUT_COMPONENTS,
     ]
     for component in installed():
         if not component.distribution.startswith("agl-"):

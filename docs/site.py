@@ -67,9 +67,8 @@ def reading_ease(page: Path) -> float | None:
     """Of its sentences, without code and tables; None where there are few."""
     import textstat
 
-    text = re.sub(
-        r"^```.*?^```|^\|.*?$|^#.*?$|<!--.*?-->", "", page.read_text("utf-8"), flags=re.M | re.S
-    )
+    left_out = r"^```.*?^```|^\|.*?$|^#.*?$|^\*\*[^*]*\*\*$|<!--.*?-->"
+    text = re.sub(left_out, "", page.read_text("utf-8"), flags=re.M | re.S)
     text = re.sub(r"`[^`]*`", "it", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text))
     return textstat.flesch_reading_ease(text) if len(text.split()) > 100 else None
 

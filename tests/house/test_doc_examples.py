@@ -54,7 +54,7 @@ KNOWN_NEEDS = {
     *("agl-sandbox", "agl-tinker", "agl-torch", "agl-tracers", "agl-trackers", "agl-ui"),
     *("agl-unsloth", "agl-verl", "anthropic", "autogen-agentchat", "autogen-ext"),
     *("claude-agent-sdk", "crewai", "harbor", "langchain", "langchain-openai", "litellm", "mlflow"),
-    *("openai", "openai-agents", "opentelemetry-exporter-otlp-proto-http"),
+    *("gguf", "openai", "openai-agents", "opentelemetry-exporter-otlp-proto-http"),
     *("opentelemetry-util-genai", "prometheus-client", "pydantic-ai-slim", "pytest"),
     *("smolagents", "tensorboardX", "vllm", "trackio", "wandb"),
 }
@@ -107,7 +107,7 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page, page.read_text())
 
 
 def blocks(language: str) -> list[object]:
-    plugins, nightly = [pytest.mark.plugins], [pytest.mark.nightly]
+    plugins, nightly = [pytest.mark.plugins], [pytest.mark.nightly, pytest.mark.timeout(3600)]
     return [
         pytest.param(b, id=b.name, marks=plugins * bool(b.needs) + nightly * b.nightly)
         for b in BLOCKS
@@ -144,14 +144,14 @@ def write_files(folder: Path, page_blocks: list[Block]) -> None:
             (folder / block.file).write_text(block.source)
 
 
-def run_python(source: str, folder: Path, page_blocks: list[Block]) -> None:
+def run_python(source: str, folder: Path, page_blocks: list[Block], timeout: int = 250) -> None:
     """Run a script as a user would, in a folder that has the page's files; any warning fails."""
     write_files(folder, page_blocks)
     script = folder / "example.py"
     script.write_text(source)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AGL_")}
     environment["AGL_STRICT_PLUGINS"] = "1"
-    done = python("-W", "error", script, cwd=folder, env=environment, timeout=250)
+    done = python("-W", "error", script, cwd=folder, env=environment, timeout=timeout)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     expected = re.findall(r"^ *#> ?(.*)$", source, re.M)
     if expected:
@@ -176,7 +176,8 @@ def test_python_block_runs(block, tmp_path):
     if reason := missing(block.needs):
         pytest.skip(reason)
     page_blocks = [b for b in BLOCKS if b.page == block.page]
-    run_python(source_with_predecessors(block, page_blocks), tmp_path, page_blocks)
+    source = source_with_predecessors(block, page_blocks)
+    run_python(source, tmp_path, page_blocks, 3500 if block.nightly else 250)
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
