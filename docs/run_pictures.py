@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 PICTURES = Path(__file__).parent / "pictures"
-WIDTH, HEIGHT = 740, 494
+WIDTH, HEIGHT = 740, 526
 
 
 def draw_curve(run: Path, file: Path) -> None:
@@ -25,7 +25,7 @@ def draw_curve(run: Path, file: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "agl"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
-    for name, mark, label in (("", ".-", "training"), ("val/", "o--", "48 held-out sums")):
+    for name, mark, label in (("", ".-", "training"), ("val/", "o--", "held-out sums")):
         key = f"{name}reward/mean"
         points = [(line["step"], line[key]) for line in lines if key in line]
         axes.plot(*zip(*points, strict=True), mark, label=label)
