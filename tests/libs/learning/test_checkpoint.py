@@ -137,6 +137,19 @@ def test_what_the_run_went_back_behind_is_set_aside(tmp_path):
     assert aside == ["aside-1-step-000003", "aside-2-step-000003"]
 
 
+def test_a_copy_that_somebody_made_is_nobody_else_s(tmp_path):
+    save_steps(tmp_path, 1, 999_999, 1_000_000)
+    copies = [tmp_path / "checkpoints" / name for name in ("step-000001-mine", "step-9999999x")]
+    for copy in copies:
+        shutil.copytree(tmp_path / "checkpoints/step-000001", copy)
+    assert find_checkpoint(tmp_path).name == "step-1000000"
+    set_aside(tmp_path, 999_999)
+    assert find_checkpoint(tmp_path).name == "step-999999"
+    remove_older(tmp_path, 1, [])
+    left = {path.name for path in tmp_path.glob("checkpoints/step-*")}
+    assert left == {"step-999999", *(copy.name for copy in copies)}
+
+
 @pytest.mark.parametrize("at", ["before", "within"])
 def test_a_kill_while_one_is_removed_leaves_none_in_part(tmp_path, monkeypatch, caplog, at):
     save_steps(tmp_path, 1, 2, 3)

@@ -149,6 +149,18 @@ def test_a_model_whose_calls_cannot_be_trained_has_not_learned_all(of_models):
     assert of(Team(models={"one": GRPO, "two": GRPO}), batch) == (False, False, False)
 
 
+async def test_why_a_row_was_left_out_is_said_by_the_algorithm_of_its_model(of_models):
+    pytest.importorskip("torch")
+    team = Team(models={"one": GRPO, "two": GRPO})
+    for part in team.parts.values():
+        part.update, part.trained_model = (lambda _: ({}, [])), (lambda: None)
+    team.parts["two"].why_unused = "not_selected", "too long"
+    batch = of_models({"one": 1.0, "two": 1.0}, {"one": 0.0, "two": 0.0})
+    await team.learn(batch, 1)
+    batch.ledger.check()
+    assert batch.ledger.reasons() == {"rejected": 2, "not_selected": 2}
+
+
 def test_an_answer_that_was_cut_off_costs_the_rows_of_its_own_model_alone(of_models):
     pytest.importorskip("torch")
     batch = of_models({"one": 1.0, "two": 1.0}, {"one": 1.0, "two": 0.0})

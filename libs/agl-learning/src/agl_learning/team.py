@@ -32,7 +32,7 @@ from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet
 from agl_records.training_data import TrainedModel
-from agl_records.types import CallKey, Exclusion, ItemKind
+from agl_records.types import CallKey, Exclusion, ExclusionReason, ItemKind
 
 OF_A_MODEL = ("temperature", *(one.name for one in fields(WeighingOptions)))
 """Options of the loop that each model has for itself."""
@@ -182,6 +182,9 @@ class Team(OnlineTraining):
 
     def estimator_of(self, model: str) -> str:
         return self._parts[model].estimator_of("") if model else ""
+
+    def why_unused_of(self, model: str) -> tuple[ExclusionReason, str]:
+        return self._parts[model].why_unused
 
     def weigh(self, collected: Collected) -> list[Weighed]:
         """Each algorithm weighs the rows of its model."""

@@ -186,7 +186,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     newest = next(whole_checkpoints(root), None)
     if newest is not None:
         return newest
-    damaged = [(folder.name, why) for folder in _newest_first(root) if (why := damage(folder))]
+    damaged = [(folder.name, why) for folder in newest_first(root) if (why := damage(folder))]
     if damaged:
         name, why = damaged[0]
         raise ConfigError(
@@ -202,7 +202,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 
 def whole_checkpoints(root: Path) -> Iterator[Path]:
     """Those of a run's folder, newest first."""
-    for folder in _newest_first(root):
+    for folder in newest_first(root):
         if found := damage(folder):
             logger.warning(
                 "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
@@ -217,7 +217,7 @@ def whole_checkpoints(root: Path) -> Iterator[Path]:
 def kept_checkpoints(root: Path) -> list[tuple[int, Path]]:
     """Step and folder of those of a run's folder whose note can be read, newest first."""
     found: list[tuple[int, Path]] = []
-    for folder in _newest_first(root):
+    for folder in newest_first(root):
         try:
             found.append((Progress.of(folder).step, folder))
         except (ConfigError, OSError):
@@ -227,7 +227,7 @@ def kept_checkpoints(root: Path) -> list[tuple[int, Path]]:
 
 def set_aside(root: Path, step: int) -> None:
     """Give those after a step another name: the run has gone back behind them, and goes on."""
-    for folder in _newest_first(root):
+    for folder in newest_first(root):
         if int(folder.name.removeprefix("step-")) > step:
             number = 1
             while (aside := folder.with_name(f"{ASIDE}{number}-{folder.name}")).exists():
@@ -264,5 +264,8 @@ def remove_older(
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _newest_first(root: Path) -> list[Path]:
-    return sorted((root / "checkpoints").glob("step-*"), reverse=True)
+def newest_first(root: Path) -> list[Path]:
+    """All of a run's folder, whole or not; a copy with more in its name is whoever's made it."""
+    found = (root / "checkpoints").glob("step-*")
+    numbered = {int(at.name[5:]): at for at in found if at.name[5:].isdecimal()}
+    return [numbered[step] for step in sorted(numbered, reverse=True)]

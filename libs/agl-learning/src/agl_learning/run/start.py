@@ -14,6 +14,7 @@ from agl_learning.run.checkpoint import (
     Progress,
     find_checkpoint,
     home_of,
+    newest_first,
     whole_checkpoints,
 )
 from agl_learning.run.folder import (
@@ -178,7 +179,7 @@ def _find(run_dir: str | None, resume_from: str | None) -> Origin:
 def _ended_early(folder: Path) -> bool:
     """Whether a run in this folder ended before its first checkpoint."""
     has_run = read_generation(folder) is not None or (folder / "metrics.jsonl").exists()
-    return has_run and not any((folder / "checkpoints").glob("step-*"))
+    return has_run and not newest_first(folder)
 
 
 def _check_folder(origin: Origin) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from reprlib import repr as short
@@ -77,10 +77,9 @@ def leave_out(
     ledger: Ledger,
     rows: Sequence[Weighed],
     used: Sequence[Weighed],
-    reason: ExclusionReason,
-    detail: str,
+    why: Callable[[str], tuple[ExclusionReason, str]],
 ) -> None:
-    """Say of the rows that an update did not use that they were not trained.
+    """Say of the rows that an update did not use that they were not trained, and by model why.
 
     Raises:
         AlgorithmError: It says that it used others than it was given.
@@ -92,10 +91,13 @@ def leave_out(
             "it was"
         )
     left = [one.row for one in rows if id(one) not in taken]
-    calls = {(row.rollout_id, row.attempt_id, one) for row in left for one in row.call_ids}
+    calls = {
+        (row.rollout_id, row.attempt_id, one): why(row.model) for row in left for one in row.call_ids
+    }
     unused = [item for item in ledger.trained if item.key in calls]
     ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
     names = ("rollout_id", "attempt_id", "call_id", "credit", "advantage")
     for item in unused:
         kept = {name: getattr(item, name) for name in names}
+        reason, detail = calls[item.key]
         ledger.exclude(Exclusion(**kept, reason=reason, detail=detail))

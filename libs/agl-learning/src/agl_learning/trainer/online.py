@@ -209,6 +209,10 @@ class OnlineTraining(Training):
         """The name of what makes advantages of a model's calls; "" is the one model."""
         return self.estimator.type
 
+    def why_unused_of(self, model: str) -> tuple[ExclusionReason, str]:
+        """``why_unused`` of what trains a model; "" is the one model."""
+        return self.why_unused
+
     @property
     def trains_whole_rows(self) -> bool:
         """Whether the loss has terms for calls without advantage, as a bonus for entropy."""
@@ -307,7 +311,7 @@ class OnlineTraining(Training):
             shown = [one.copy() for one in rows]
             await self.tell("on_update_start", step=number, rows=shown)
             given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
-            leave_out(collected.ledger, given, rows, *self.why_unused)
+            leave_out(collected.ledger, given, rows, self.why_unused_of)
         self.check_gap(f"step {number}", learned)
         seconds = time.perf_counter() - start
         metrics = {**self.measured(collected, rows), "time/update": seconds}
