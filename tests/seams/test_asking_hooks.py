@@ -158,6 +158,12 @@ def test_early_stopping_refuses_evaluations_that_can_end_nothing(starts: Starts)
     assert starts.ran == 0
 
 
+def test_early_stopping_refuses_an_algorithm_that_it_cannot_end() -> None:
+    trainer = agl.Trainer(algorithm=agl.Baseline(), strategy="shm", hooks=[EarlyStopping()])
+    with pytest.raises(ConfigError, match=r"EarlyStopping cannot end a run of Baseline: it has no"):
+        trainer.fit(agl.rollout(lambda task: 1.0), ["a task"])
+
+
 @pytest.mark.parametrize(
     ("metric", "every", "steps", "is_enough"),
     [
@@ -244,6 +250,7 @@ class Stateful(agl.Hook):
 @dataclass(eq=False)
 class Named(Stateful):
     name: str
+    api_key: str = "sk-of-then"
 
     def __post_init__(self) -> None:
         self.state = self.name
@@ -258,8 +265,8 @@ class Plain(Stateful):
     ("before", "after", "states", "lost"),
     [
         ("N:a N:b", "N:b N:a", ["had b", "had a"], ""),
-        ("N:a N:b", "N:b N:c", ["had b", "c"], "Named(name='a')"),
-        ("N:a N:a N:b", "N:b N:a", ["had b", "a"], "Named(name='a'), 2 of 2"),
+        ("N:a N:b", "N:b N:c", ["had b", "c"], "Named(name='a', "),
+        ("N:a N:a N:b", "N:b N:a", ["had b", "a"], "***'), 2 of 2"),
         ("P:a P:b", "P:c N:a P:d", ["had a", "a", "had b"], ""),
         ("P:a P:b", "P:b", ["b"], "Plain, 1 of 2"),
     ],
@@ -268,6 +275,9 @@ def test_a_state_goes_to_the_hook_that_it_is_of(caplog, before, after, states, l
     kinds: dict[str, Any] = {"N": Named, "P": Plain}
     first, second = ([kinds[one[0]](one[2:]) for one in s.split()] for s in (before, after))
     noted = Requests(first, Progress(0, 0)).progress()
+    assert "sk-of-then" not in str(noted)
+    for one in (one for one in second if isinstance(one, Named)):
+        one.api_key = "sk-of-now"  # it is the same hook all the same
     asked = Requests(second, Progress(1, 1, hooks=noted["hooks"], ended="it was asked to end"))
     assert [one.state for one in second] == states
     assert (bool(asked.ends), "not loaded" in caplog.text) == (not lost, bool(lost))
@@ -315,12 +325,18 @@ def test_metrics_of_an_update_are_numbers(starts: Starts, caplog: Any) -> None:
     assert "update of Mortal: metric 'none' is nan; it is left out" in caplog.text
 
 
-def test_a_run_that_a_hook_without_a_state_ended_goes_on(starts: Starts, caplog: Any) -> None:
-    starts.hooks = [Counting(end=1), wrong := Keeping()]
-    wrong.state = {"heard": object()}
+@pytest.mark.parametrize("state", [{"heard": object()}, {"other": 1}, None])
+def test_a_run_that_a_hook_without_a_state_ended_goes_on(starts, caplog, state) -> None:
+    starts.hooks = [Counting(end=1), keeping := Keeping()]
+    keeping.state = state
     starts.start()
-    assert (starts.steps(), "its state is not in the checkpoint" in caplog.text) == ([1], True)
-    starts.hooks = []
+    is_odd = state is not None and "heard" in state
+    assert (starts.steps(), "its state is not in the checkpoint" in caplog.text) == ([1], is_odd)
+    starts.hooks = [] if is_odd else [Keeping()]
+    if state == {"other": 1}:
+        with pytest.raises(agl.AglError, match=r"Keeping, 1 of 1' cannot load .*'heard'"):
+            starts.start()
+        starts.hooks = []
     starts.check_books(starts.start())
     assert starts.steps() == [1, 2, 3]
 

@@ -275,6 +275,9 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
     told: list[tuple[str, int]] = []
 
     class Watch(agl.Hook):
+        def on_update_start(self, step: int) -> None:
+            told.append(("update", step))
+
         def on_step_end(self, step: int) -> None:
             told.append(("step", step))
 
@@ -287,7 +290,9 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
         starts.start(val=["me"])
     starts.dies_at_version = None
     starts.start(val=["me"])
-    assert told == [("evaluation", 0), *(("step", step) for step in (1, 2, 3)), ("evaluation", 3)]
+    steps = [(what, step) for step in (1, 2, 3) for what in ("update", "step")]
+    steps.insert(4, ("update", 3))  # in which the machine died
+    assert told == [("evaluation", 0), *steps, ("evaluation", 3)]
 
 
 @pytest.mark.parametrize("killed_in", ["set_aside", "mark_lost", "write_generation"])
@@ -351,6 +356,7 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
     run_id = json.loads((starts.folder / "other/run.json").read_text())["run"]
     done = starts.start(**options, steps=5, run=run_id)
     assert (starts.ran, done.summary["steps"]) == (COPIES, 5)
+    assert done.summary["calls_trained"] == 3 * COPIES  # of its own, not of the other run's steps
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_says_how_it_can_go_on(starts: Starts) -> None:

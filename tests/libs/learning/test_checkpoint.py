@@ -61,6 +61,10 @@ def test_what_fails_in_the_middle_leaves_the_one_before(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["0001"]
     assert (folder / "model.safetensors").read_text() == "first"
     assert damage(folder) == ""
+    killed = AlgorithmError("the training ended with exit code 137: out of memory?")
+    with pytest.raises(AlgorithmError) as caught, making(folder, {}):
+        raise killed
+    assert caught.value is killed
     assert make(folder, "third") == folder
     assert (folder / "model.safetensors").read_text() == "third"
 

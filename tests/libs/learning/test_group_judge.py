@@ -1,6 +1,8 @@
 """A judge's turn: what fails in one group ends it for all."""
 
 import asyncio
+import hashlib
+import json
 
 import pytest
 
@@ -8,6 +10,7 @@ import agl
 from agl.errors import ConfigError, StoreUnavailableError
 from agl_learning.collect.group_judge import Judging
 from agl_records.credit import GroupRule
+from agl_testing.traces import Trace
 
 
 class Rule(GroupRule):
@@ -47,6 +50,37 @@ async def test_when_one_group_fails_the_others_are_not_asked_on(collected, ended
     with pytest.raises(StoreUnavailableError, match="the store is gone"):
         await Judging(Rule(), store, None).judge(batch, None, None)
     assert sorted(store.cancelled) == ["a", "b"]
+
+
+async def test_of_what_cannot_be_read_nothing_is_shown_and_all_of_it_is_booked(collected, ended):
+    store = agl.InMemoryLightningStore()
+    names = [await begun(store), await begun(store)]
+    ids = sorted(name for name, _ in names)
+    key = f"judge/{hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:24]}/0"
+    judge = await begun(store, key)
+    bad = [{"content": "no role"}], [{"role": "nobody", "content": "so what"}]
+    for n, (rollout_id, attempt_id) in enumerate([*names, judge]):
+        trace = Trace(attempt_id)
+        for messages in (None, bad[n % 2], [{"role": "user", "content": str(n)}]):
+            trace.gateway([1], [2], messages=messages, rollout_id=rollout_id)
+        await store.add_many_spans(trace.spans)
+    batch = collected(*(ended(name, 0, [([1], [7], 0.0)]) for name in ids))
+    for one in batch.ended:
+        one.rollout = one.rollout.model_copy(update={"mode": "train"})
+        one.rows = [
+            row.model_copy(update={"attempt_id": dict(names)[row.rollout_id]}) for row in one.rows
+        ]
+    scores = [(0.0, "bad"), (1.0, "good")]
+    await store.update_attempt(*judge, metadata={"scores": scores}, status="succeeded")
+    await Judging(Rule(), store, None).judge(batch, None, None)
+    assert sorted(one.reward for one in batch.ended) == [0.0, 1.0]
+    assert batch.ledger.reasons() == {"judge": 3}
+
+
+async def begun(store, key=None):
+    """Ids of a rollout, and of an attempt of it that runs."""
+    rollout = await store.start_rollout(None, key=key)
+    return rollout.rollout_id, rollout.attempt.attempt_id
 
 
 async def test_who_is_penalised_is_not_judged_and_a_reward_of_that_name_is_no_penalty(

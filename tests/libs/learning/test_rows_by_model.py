@@ -7,6 +7,7 @@ import pytest
 from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl_learning.team import RowsByModel, Team
+from agl_learning.trainer.learned import leave_out as leave_unused
 from agl_records.training_data import TrainedModel
 from agl_runs.differences import options_that_shape
 
@@ -149,14 +150,15 @@ def test_a_model_whose_calls_cannot_be_trained_has_not_learned_all(of_models):
     assert of(Team(models={"one": GRPO, "two": GRPO}), batch) == (False, False, False)
 
 
-async def test_why_a_row_was_left_out_is_said_by_the_algorithm_of_its_model(of_models):
+def test_why_a_row_was_left_out_is_said_by_the_algorithm_of_its_model(of_models):
     pytest.importorskip("torch")
     team = Team(models={"one": GRPO, "two": GRPO})
     for part in team.parts.values():
-        part.update, part.trained_model = (lambda _: ({}, [])), (lambda: None)
+        part.update = lambda _: ({}, [])
     team.parts["two"].why_unused = "not_selected", "too long"
     batch = of_models({"one": 1.0, "two": 1.0}, {"one": 0.0, "two": 0.0})
-    await team.learn(batch, 1)
+    _, used = team.learn_now(rows := team.weigh(batch))
+    leave_unused(batch.ledger, rows, used, team.why_unused_of)
     batch.ledger.check()
     assert batch.ledger.reasons() == {"rejected": 2, "not_selected": 2}
 

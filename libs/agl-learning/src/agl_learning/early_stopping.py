@@ -40,7 +40,12 @@ class EarlyStopping(Hook):
         """Values in a row."""
 
     def check_training(self, algorithm: "Training", val_dataset: Any) -> None:
-        """Refuse a metric that no step can end, and warn of too few steps; before a run begins."""
+        """Refuse a run that it cannot end, and warn of too few steps; before the run begins."""
+        if not hasattr(algorithm, "ask_to_end"):
+            raise ConfigError(
+                f"{type(self).__name__} cannot end a run of {type(algorithm).__name__}: it has no "
+                "ask_to_end(), as GRPO, SFT and the others of agl-learning have. Leave the hook out"
+            )
         is_val = self.metric.startswith("val/")
         every = algorithm.evaluation.every if is_val else 1
         if every is None or (is_val and not val_dataset):

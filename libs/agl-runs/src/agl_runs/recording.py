@@ -189,9 +189,12 @@ class RunRecorder(Recorder):
         Raises:
             ConfigError: There is such a run already, or no such run, or another process has it, or
                 its results would change; the message says which there are, and what differs. Or
-                this thread runs an event loop.
+                this thread runs an event loop, or a hook refuses such a run.
         """
         _check_no_loop()
+        for hook in hooks:
+            if (check := getattr(hook, "check_training", None)) is not None:
+                check(algorithm, datasets.get("val"))
         self.check(request)
         now = _find(request, store)
         is_named = request.run_id is not None or request.folder is not None

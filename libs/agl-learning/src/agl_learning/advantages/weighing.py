@@ -70,12 +70,12 @@ class WeighingOptions:
         """Whether equal rewards are all that kept usable rows from being trained.
 
         What the collection has besides, such as a judge's calls, does not matter; but at least two
-        rollouts must have been compared, and none may have failed, or lack what is compared.
+        rollouts must have been compared, most must not have failed, and none lack what is compared.
         """
         return (
             _have_no_advantage(collected, self.estimator)
             and _are_equal(collected, self.estimator)
-            and not collected.num_failed
+            and collected.num_failed * 2 < len(collected.ended)
             and not (self.estimator.rewards and "no_reward" in collected.ledger.reasons())
         )
 

@@ -26,7 +26,7 @@ from agl.types import LLM, AttemptedRollout, Failure
 from agl_learning.collect.results import Collected, Ended
 from agl_models.task_group import gather_or_cancel
 from agl_records.calls.conversations import conversation
-from agl_records.calls.reader import model_calls
+from agl_records.calls.reader import by_attempt, recorded_calls, recorded_parts
 from agl_records.credit import Conversation, GroupRule, Score
 from agl_records.training_data import TrainedModel
 from agl_records.types import ExclusionReason
@@ -138,14 +138,18 @@ class Judging:
         return ["judge/groups", *(["judge/equal"] if is_equal else [])]
 
     async def _text(self, one: Ended, model: TrainedModel | None) -> str:
-        """What a rollout said, as JSON: conversations, each up to its last answer."""
+        """What can be read of what a rollout said: conversations, up to the last answer; JSON."""
         used = {row.attempt_id for row in one.rows}
         spans = await self._store.query_spans(one.rollout.rollout_id)
         said: list[Conversation] = []
-        for call in model_calls([span for span in spans if span.attempt_id in used]):
+        own = by_attempt(span for span in spans if span.attempt_id in used).values()
+        for call in (r.call for each in own for r in recorded_calls(each) if r.malformed is None):
             if call.response is None or (model is not None and not model.made(call)):
                 continue
-            now = conversation(call)["messages"]
+            try:
+                now = conversation(call)["messages"]
+            except AdapterError:  # a message has a role that nobody knows
+                continue
             before = [n for n, old in enumerate(said) if now[: len(old)] == old]
             if before:
                 said[before[-1]] = now
@@ -219,8 +223,8 @@ class Judging:
         ledger.add_rollout(rollout.rollout_id)
         collected.others.append(await self._store.get_rollout_by_id(rollout.rollout_id) or rollout)
         detail = "it compared the rollouts of a task"
-        calls = model_calls(await self._store.query_spans(rollout.rollout_id))
-        for call in [part for one in calls for part in one.parts()]:
+        calls = recorded_parts(await self._store.query_spans(rollout.rollout_id))
+        for call in (one.call for one in calls):
             ledger.add_call(call)
             ledger.exclude_call(call, "judge", detail)
         if not calls:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AglError, AlgorithmError, ConfigError
 from agl_runs.files import make_private_folder, sync, write_whole
 
 logger = logging.getLogger("agl.learning")
@@ -88,6 +88,7 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
 
     Raises:
         AlgorithmError: It could not be written, as the disk is full, say; nothing is left of it.
+            Other errors of ours are raised as they are.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -99,7 +100,7 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
     except BaseException as error:
         free = shutil.disk_usage(partial.parent).free
         shutil.rmtree(partial, ignore_errors=True)
-        if not isinstance(error, Exception):
+        if isinstance(error, AglError) or not isinstance(error, Exception):
             raise
         raise AlgorithmError(
             f"the checkpoint {str(folder)!r} could not be written, with {free / 1e6:.1f} MB left "

@@ -109,11 +109,11 @@ class Origin:
         return None if self.is_same_run else str((self.checkpoint or self.home).resolve())
 
     def progress(self) -> Progress:
-        """That of the checkpoint, but not how another run ended; none where there is none."""
+        """That of the checkpoint, but not what another run adds up, and how it ended."""
         found = Progress(0, 0) if self.checkpoint is None else Progress.of(self.checkpoint)
         if self.is_same_run:
             return found
-        return replace(found, hooks={}, ended="", idle_steps=0, is_solved=False)
+        return replace(found, totals={}, hooks={}, ended="", idle_steps=0, is_solved=False)
 
 
 def find_origin(

@@ -92,7 +92,9 @@ def leave_out(
         )
     left = [one.row for one in rows if id(one) not in taken]
     calls = {
-        (row.rollout_id, row.attempt_id, one): why(row.model) for row in left for one in row.call_ids
+        (row.rollout_id, row.attempt_id, one): why(row.model)
+        for row in left
+        for one in row.call_ids
     }
     unused = [item for item in ledger.trained if item.key in calls]
     ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]

@@ -43,9 +43,6 @@ async def run(
             "them as train, or have the environment give them as its train"
         )
     training.check_datasets(train_dataset, val_dataset)
-    for hook in training.hooks:
-        if (check := getattr(hook, "check_training", None)) is not None:
-            check(training, val_dataset)
     training.warn_of_intervals()
     begun = time.perf_counter()
     training.asked_to_stop = asyncio.Event()

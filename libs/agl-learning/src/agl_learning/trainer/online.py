@@ -40,6 +40,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -309,7 +310,9 @@ class OnlineTraining(Training):
         start, learned = time.perf_counter(), dict[str, Any]()
         if rows:
             shown = [one.copy() for one in rows]
-            await self.tell("on_update_start", step=number, rows=shown)
+            again = partial(self.session.requests.tell_again, algorithm=self)
+            is_again = self.session.records.find_done("train", number - 1) is not None
+            await (again if is_again else self.tell)("on_update_start", step=number, rows=shown)
             given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
             leave_out(collected.ledger, given, rows, self.why_unused_of)
         self.check_gap(f"step {number}", learned)

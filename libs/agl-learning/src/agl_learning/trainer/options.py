@@ -80,8 +80,8 @@ class Stopping(Group):
     Args:
         target_reward: End when the mean rewards of three steps in a row have reached it.
         max_idle_steps: Fail after so many steps in a row in which nothing could be trained, and at
-            the end of a run that trained nothing; end well when, after something was learned,
-            nothing has an advantage any more: the rewards of every group have become equal, say.
+            the end of a run that trained nothing. End well if the run has learned something, most
+            rollouts of the last of these steps succeeded, and their rewards are equal by task.
     """
 
     target_reward: float | None = None
