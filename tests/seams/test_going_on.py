@@ -170,6 +170,21 @@ def test_after_an_outage_the_steps_that_it_idled_are_drawn_anew(starts, every, i
     assert (done.summary["steps"], starts.steps()) == (9, [*range(1, 10)])
 
 
+def test_what_fails_when_a_failed_run_cleans_up_does_not_hide_why_it_failed(
+    starts, trainer_class, monkeypatch, caplog
+):
+    async def fail(algorithm: Any) -> None:
+        raise OSError("a socket was gone")
+
+    monkeypatch.setattr(trainer_class, "clean_up", fail)
+    with pytest.raises(AlgorithmError, match="a socket was gone"):
+        starts.start()
+    starts.dies_at_version = 3
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(steps=4)
+    assert "clean_up failed, after the run had" in caplog.text
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_run_draws_anew_what_its_store_has_not_any_more(starts, caplog, in_memory) -> None:
     """Store gone; or one rollout of step 2 deleted: steps 2 and 3 are drawn anew."""

@@ -86,6 +86,13 @@ def test_damage_is_named(tmp_path, name, change, why):
     assert why in damage(folder)
 
 
+def test_people_may_write_in_the_card_of_a_model(tmp_path):
+    with making(tmp_path / "0001", {}) as partial:
+        (partial / "README.md").write_text("# A model")
+    (tmp_path / "0001/README.md").write_text("# A model\n\nlicense: mit")
+    assert damage(tmp_path / "0001") == ""
+
+
 def test_a_damaged_one_is_named_and_the_one_before_it_is_used(tmp_path, caplog):
     save_steps(tmp_path, 2, 10)
     (tmp_path / "checkpoints/.step-000012.partial").mkdir()

@@ -1,9 +1,13 @@
 """What a killed run finds again: whole notes, records of what it collected, nothing else."""
 
+from dataclasses import asdict
+
 import pytest
 from tests.interpreter import python
 
 import agl
+from agl.errors import ConfigError
+from agl.types import Document
 from agl_learning.run.folder import Generation
 from agl_learning.run.notes import Notes
 from agl_learning.run.records import Record, Records
@@ -75,6 +79,15 @@ async def test_what_is_drawn_anew_has_other_keys_and_no_records(memory_store):
     later = await records("a", 3, after=2)
     assert later.find("train", 0) is None  # not read
     assert (await records("b", 1)).steps() == {}
+
+
+async def test_a_record_of_another_version_is_named(memory_store):
+    body = {**asdict(Record(0, [], [], 1.0, 0, 0)), "of_later": 1}
+    document = Document(kind="step", key=f"a/{1:012d}", body=body, version=1)
+    await memory_store.put_documents([document])
+    words = r"record 'a/000000000001' is not of this version of agl-learning .*'of_later'"
+    with pytest.raises(ConfigError, match=words):
+        await Records(memory_store, "grpo", Generation("a", 1)).read()
 
 
 async def test_a_store_without_documents_has_no_records():

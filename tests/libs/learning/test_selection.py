@@ -100,6 +100,11 @@ def test_a_threshold_that_nothing_reaches_is_told_with_the_rewards(ended, collec
     begin = "iteration 3: no rollout reached min_reward=0.9: of 4 rewards the best are 0.3, 0.2.*"
     with pytest.raises(AglError, match=rf"{begin}the mean is 0\.150, the lowest 0.*Lower min_rew"):
         best(one, 3, min_reward=0.9)
+    one = collected(ended("bad", 0, [([1], [2], 0.0)]), ended("long", 0, [([1], [2, 3], 1.0)]))
+    with pytest.raises(
+        AglError, match=r"trained: .* below_threshold \(1\), over_length \(1\); mean"
+    ):
+        best(one, 3, min_reward=0.9, max_length=2)
 
 
 def test_calls_without_token_ids_are_told_with_what_gives_them(ended, collected):

@@ -25,10 +25,17 @@ class Backwards(TaskOrder):
         return tasks[2] and range(2, number - 1, -1)
 
 
+class Odd(TaskOrder):
+    def order(self, tasks, number, random):
+        return range(1, len(tasks), 2)
+
+
 def test_tasks_come_in_an_order_of_ones_own():
     assert Tasks("abc", 0, "as_given").take(1, 4) == list("bcab")
     mine = {"type": f"{__name__}:Backwards"}
     assert Tasks("abc", 0, mine).take(1, 4) == list("bacb")
+    assert Tasks("abc", 0, "as_given").first_pass() == 3
+    assert Tasks("abc", 0, {"type": f"{__name__}:Odd"}).first_pass() == 1
     with pytest.raises(ConfigError, match="positions from 0 to 2 for pass 3, at least one; got "):
         Tasks("abc", 0, mine).take(0, 9)
     with pytest.raises(AlgorithmError, match="Backwards failed for pass 0: IndexError: string"):

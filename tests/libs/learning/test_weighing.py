@@ -275,6 +275,20 @@ def costs(each):
     return lambda rows: Foreseen(penalties=[[-each] * row.num_sampled for row in rows])
 
 
+@pytest.mark.parametrize(
+    ("foresee", "is_foreseen"),
+    [
+        (None, False),
+        (lambda rows: Foreseen(), False),  # as of reinforce++ without kl
+        (lambda rows: Foreseen(gamma=0.9), True),
+        (costs(1.0), True),
+    ],
+)
+def test_an_advantage_says_whether_more_than_rewards_made_it(batch, foresee, is_foreseen):
+    weighed = weigh(batch(), WeighingOptions(estimator="reinforce_plus_plus"), foresee)
+    assert {each.is_foreseen for one in weighed for each in one.advantages} == {is_foreseen}
+
+
 def test_penalties_count_with_the_default_estimator_too(batch):
     same = batch(a=0.0, b=0.0, c=0.0, d=0.0, e=0.0)
     found = weigh(same, WeighingOptions(estimator={"normalise_std": False}), costs(1.0))

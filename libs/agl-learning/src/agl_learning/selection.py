@@ -147,7 +147,7 @@ def _nothing_selected(
 ) -> AlgorithmError:
     reasons = collected.ledger.reasons()
     message = f"iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
-    if min_reward is not None and "below_threshold" in reasons:
+    if min_reward is not None and "below_threshold" in reasons and "over_length" not in reasons:
         message = (
             f"iteration {iteration}: no rollout reached min_reward={min_reward:g}: "
             f"{_describe(collected.rewards)}. Lower min_reward, run more rollouts_per_task, or "

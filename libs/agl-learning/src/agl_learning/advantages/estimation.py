@@ -120,7 +120,7 @@ def estimate(
                         because=f"{because}; its reward: {reward}",
                         estimator=name,
                         is_mean=low != high,
-                        is_foreseen=foreseen is not None,
+                        is_foreseen=model != Foreseen(),
                     )
                 )
             returns = [] if values_NT is None else _cut(returns_NT, n, spans)

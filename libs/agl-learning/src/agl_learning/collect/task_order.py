@@ -80,6 +80,11 @@ class Tasks:
         self._random = Random(seed)
         self._passes, self._positions = 0, list[int]()
 
+    def first_pass(self) -> int:
+        """How many tasks it has; asked before more are taken. It may raise what ``take`` does."""
+        self.take(0, 1)
+        return len(self._positions)
+
     def take(self, start: int, count: int) -> list[Any]:
         """Those from place ``start`` on.
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from agl.errors import NotSupportedError
+from agl.errors import ConfigError, NotSupportedError
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
 from agl.types import Document, RolloutMode
@@ -115,7 +115,13 @@ class Records:
                 if name != _REDRAWN:
                     body: dict[str, Any] = dict(one.body)
                     body["rollouts"] = [(group, one_id) for group, one_id in body["rollouts"]]
-                    self._records[int(name)] = Record(**body)
+                    try:
+                        self._records[int(name)] = Record(**body)
+                    except TypeError as error:
+                        raise ConfigError(
+                            f"the store's record {one.key!r} is not of this version of agl-learning"
+                            f" ({error}). Go on with the version that wrote it"
+                        ) from error
             last = page[-1].key
 
     async def _query(self, **query: Any) -> Sequence[Document]:

@@ -11,6 +11,7 @@ A trainer has a run (``agl_learning.run``), a source of experience (``trainer.so
 
 import asyncio
 import logging
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -348,6 +349,18 @@ class Training(Algorithm):
     def enter(self, session: "Session | None") -> None:
         """Have ``session`` be this one while a run, or a replay of it, runs."""
         self._session = session
+
+    async def leave(self) -> None:
+        """Clean up, and have no session; if the run has failed, its error is raised."""
+        failed = sys.exception()
+        try:
+            await self.clean_up()
+        except Exception:
+            if failed is None:
+                raise
+            logger.exception("%s: clean_up failed, after the run had", self.title)
+        finally:
+            self.enter(None)
 
     @property
     def session(self) -> "Session":

@@ -38,7 +38,7 @@ class Compared:
 
 @dataclass
 class Replay:
-    """What ``Algorithm.replay`` gives."""
+    """What training a step again has come to."""
 
     step: int
     begun_at: int

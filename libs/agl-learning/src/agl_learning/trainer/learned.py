@@ -92,7 +92,7 @@ def leave_out(
         )
     left = [one.row for one in rows if id(one) not in taken]
     calls = {
-        (row.rollout_id, row.attempt_id, one): why(row.model)
+        (row.rollout_id, row.attempt_id, one): why(row.model or "")
         for row in left
         for one in row.call_ids
     }

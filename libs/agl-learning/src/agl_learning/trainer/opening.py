@@ -54,8 +54,7 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
                 with settled():
                     yield session
         finally:
-            await training.clean_up()
-            training.enter(None)
+            await training.leave()
 
 
 def new_session(

@@ -26,7 +26,7 @@ class _Untouched(StandInStore):
 
 
 async def replay(training: Training, step: int, folder: Path | None) -> Replay:
-    """Train from the newest whole checkpoint before a step up to it; see ``Training.replay``."""
+    """Train from the newest whole checkpoint before a step up to it; see ``agl_runs.replay``."""
     begun = None if folder is None else read_generation(folder)
     if folder is None or begun is None:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
@@ -66,8 +66,7 @@ async def replay(training: Training, step: int, folder: Path | None) -> Replay:
                 name = f"weights after step {number}"
                 told.compare_weights(name, record.weights, training.digest())
         finally:
-            await training.clean_up()
-            training.enter(None)
+            await training.leave()
     return told
 
 

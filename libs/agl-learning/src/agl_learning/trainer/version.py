@@ -36,6 +36,7 @@ from agl_learning.trainer.options import Evaluation
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_runs.files import write_whole
+from agl_runs.folders import FILE
 from agl_runs.options import Count
 
 logger = logging.getLogger("agl.learning")
@@ -53,7 +54,8 @@ class FineTuning(Training):
 
     Args:
         iterations: How often; a run that has had fewer can be continued with more.
-        tasks_per_iteration: None takes all.
+        tasks_per_iteration: None takes as many as the first pass of ``task_order`` has: all, by
+            default.
         rollouts_per_task: How often each of them runs in an iteration.
         run_dir: Folder for what the training writes; where it holds an earlier part of the run,
             that is continued. None takes that of the run (``run_dir`` of the file or the trainer),
@@ -161,8 +163,8 @@ class FineTuning(Training):
         check_algorithm(folder, self.name)
         if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
             raise ConfigError(
-                f"{self.title}: {str(folder)!r} holds a run of another algorithm. Give another "
-                "run_dir"
+                f"{self.title}: {str(folder)!r} holds metrics.jsonl, and no {FILE} that says of "
+                "which run. Put that back from a copy, or give another run_dir"
             )
         self.check_options(folder)
         usable = (one for one in whole_checkpoints(folder) if self.is_usable(one))
@@ -189,7 +191,7 @@ class FineTuning(Training):
             self.versions += [Version(**one) for one in progress.made]
 
     def find_source(self, runners: Runners, tasks: Tasks, taken: int) -> InStep:
-        return InStep(runners, tasks, self.tasks_per_iteration or len(tasks.dataset), taken)
+        return InStep(runners, tasks, self.tasks_per_iteration or tasks.first_pass(), taken)
 
     def progress(self) -> dict[str, Any]:
         return {"made": [vars(one) for one in self.versions[1:]]}

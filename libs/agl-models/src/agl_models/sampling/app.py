@@ -22,7 +22,7 @@ from agl_models.sampling.sequences import Completion, Sampler, SamplingRequest
 from agl_models.sampling.text_stream import TextStream
 from agl_models.task_group import gather_or_cancel
 
-logger = logging.getLogger("agl.learning")
+logger = logging.getLogger("agl.models")
 
 
 class ChatApp(ModelApp[FormRequest]):
