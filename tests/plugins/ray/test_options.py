@@ -5,11 +5,11 @@ import sys
 import threading
 import types
 
-import cloudpickle
 import pytest
 
 import agl
 from agl.errors import ConfigError
+from agl_ray import strategy
 from agl_ray.strategy import RayExecutionStrategy
 
 LOCK = threading.Lock()
@@ -49,14 +49,14 @@ def test_agent_of_a_module_goes_by_name_and_its_trainer_stays(monkeypatch):
     monkeypatch.setitem(sys.modules, "a_module", module)
     monkeypatch.setattr(agent, "__module__", "a_module")
     module.agent = agent
-    packed = cloudpickle.dumps((agent,))
+    packed = strategy._pickled((agent,))
     assert pickle.loads(packed) == (agent,)
     assert len(packed) < 200
     ours = agl.LitAgent()
     ours.set_trainer(LOCK)  # as little to be pickled as a trainer
-    assert pickle.loads(cloudpickle.dumps(ours))._trainer is None
+    assert pickle.loads(strategy._pickled(ours))._trainer is None
 
 
 def test_what_cannot_be_pickled_is_refused():
     with pytest.raises(ConfigError, match=r"cannot be pickled \(TypeError: .*lock"):
-        RayExecutionStrategy(address="local").supervise(lambda: LOCK, None, None, None)
+        strategy._pickled(lambda: LOCK)

@@ -56,7 +56,13 @@ def main() -> None:
     try:
         import ray
 
-        ray.init(job.address, runtime_env=job.runtime_env, logging_level=logging.WARNING)
+        for tries_left in (2, 1, 0):
+            try:
+                ray.init(job.address, runtime_env=job.runtime_env, logging_level=logging.WARNING)
+                break
+            except ConnectionAbortedError:  # Ray's server for this client: ray-project/ray#63202
+                if not tries_left:
+                    raise
         asyncio.run(_Actors(job, run).keep())
         ray.shutdown()
     except Exception as error:

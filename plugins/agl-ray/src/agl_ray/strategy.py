@@ -87,14 +87,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
     def supervise(
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
-        try:
-            self._pickled = cloudpickle.dumps(runner)  # which takes code of ``__main__`` along
-        except Exception as error:  # whatever its classes raise
-            raise ConfigError(
-                "strategy 'ray': agent, tracer and hooks go to other machines, and cannot be "
-                f"pickled ({type(error).__name__}: {error}). Make clients and locks in the agent's "
-                "function, or at the top of its module"
-            ) from error
+        self._pickled = _pickled(runner)
         return Supervisor(
             start,
             stop,
@@ -126,3 +119,14 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             await issue_token(store, "reader"),
         )
         supervisor.send(job)
+
+
+def _pickled(runner: object) -> bytes:
+    try:
+        return cloudpickle.dumps(runner)  # which takes code of ``__main__`` along
+    except Exception as error:  # whatever its classes raise
+        raise ConfigError(
+            "strategy 'ray': agent, tracer and hooks go to other machines, and cannot be pickled "
+            f"({type(error).__name__}: {error}). Make clients and locks in the agent's function, "
+            "or at the top of its module"
+        ) from error

@@ -17,7 +17,9 @@ def start_cluster(**head):
 def cluster():
     """A head without room for runners, and a node with."""
     port = free_port()
-    cluster = start_cluster(ray_client_server_port=port)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the package's README says
+        cluster = start_cluster(ray_client_server_port=port)
     cluster.client_address = f"ray://127.0.0.1:{port}"
     cluster.add_node(**NODE, num_cpus=4)
     yield cluster
