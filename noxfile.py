@@ -212,7 +212,10 @@ def tests_core(session: nox.Session) -> None:
 
 @nox.session(name="tests-plugins")
 def tests_plugins(session: nox.Session) -> None:
-    """The tests of plugins, of doors and of attacks, with all plugins installed."""
+    """The tests of plugins, of doors and of attacks, with all plugins installed.
+
+    -- --store postgres runs those of doors and of attacks with their stores in PostgreSQL.
+    """
     # TRL: our loss and gradients are compared with its.
     tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC, KUBERNETES, "pyright>=1.1.400"]
     install(session, *EVERYTHING, *tools)
@@ -224,6 +227,8 @@ def tests_plugins(session: nox.Session) -> None:
         if "mark.plugins" in path.read_text(encoding="utf-8")
     ]
     folders = [f"tests/{name}" for name in PLUGIN_TESTS]
+    if "--store" in session.posargs:
+        folders, asked = ["tests/seams", "tests/attack"], []
     run_tests(session, "--only-plugins-of-core", *folders, *asked)
 
 
@@ -645,6 +650,7 @@ def dist(session: nox.Session) -> None:
 
 NIGHTLY = (
     ("tests", "-m", "nightly or drawn", "--hypothesis-profile", "nightly"),
+    ("tests-plugins", "--store", "postgres"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("vllm", "ray", "containers", "peer", "tracers", "trackers")),
@@ -661,6 +667,7 @@ def nightly(session: nox.Session) -> None:
                        server, 10,000 hostile ones to it and to a gateway, poisonous agents
                        in processes, more kinds of going on, DPO's doors, 300 examples of each
                        thing that hypothesis draws, 200 runs of options that were drawn
+    tests-plugins --store postgres   tests of doors and attacks with their stores in PostgreSQL
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     real-models -m nightly   a pretrained model: fetched through a kill, going on bit for bit
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl

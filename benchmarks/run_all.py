@@ -47,6 +47,10 @@ real_model.py --steps 1 --option groups_per_step=2 --option group_size=2
 resume_cost.py --steps 2 --kills 1
 rows.py --rollouts 20
 same_answers.py {tree} {tree} --part openapi
+scale_out.py rates --rounds 1 --seconds 1
+scale_out.py starts --samples 5
+scale_out.py full --rollouts 1000 --rounds 1 --seconds 1
+scale_out.py idle --runners 90 --busy 9 --work 2 --beat 2 --seconds 2
 server.py --rounds 1 --agents 4 --tree same={tree}
 startup.py --samples 1 --starts 1
 store_cycle.py --rounds 1 --seconds 1 --tree same={tree} --peer {peer_agl}

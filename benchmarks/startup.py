@@ -93,9 +93,9 @@ def collect_modules(kind: str, folder: Path) -> None:
     (folder / f"modules-{kind}.json").write_text(json.dumps(list(names)))
 
 
-async def idle_starts(url: str, samples: int) -> list[float]:
-    """Milliseconds from queueing to having it, one at a time."""
-    runner, algorithm = agl.LightningStoreClient(url), agl.LightningStoreClient(url)
+async def idle_starts(url: str, samples: int, other: str = "") -> list[float]:
+    """Milliseconds from queueing at one server to having it at the other, one at a time."""
+    runner, algorithm = agl.LightningStoreClient(other or url), agl.LightningStoreClient(url)
     times: list[float] = []
     for number in range(samples + 5):
         waiting = asyncio.ensure_future(runner.dequeue_rollout("idle", wait_seconds=30.0))

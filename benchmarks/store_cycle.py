@@ -84,7 +84,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Hand it over."""
         content, self.content = b"".join(self.content), []
-        self.answered.set_result(content)
+        if not self.answered.done():  # who asked was cancelled
+            self.answered.set_result(content)
 
     async def post(
         self, path: str, body: bytes, content_type: str, headers: str = ""

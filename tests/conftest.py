@@ -14,7 +14,7 @@ import pytest
 from agl.cli import main
 from agl.utils.logs import stderr_console
 
-from . import cpu_budget, distributions, fork_server, run_agents, run_project
+from . import cpu_budget, distributions, fork_server, over_postgres, run_agents, run_project
 
 # torch's threads wait for each other by spinning: on a busy machine one test took 36 CPU seconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,7 +34,7 @@ with contextlib.suppress(ImportError):  # not every session has it
 
 def pytest_configure(config: pytest.Config) -> None:
     fork_server.folder()  # so that all workers share what it starts
-    for plugin in (cpu_budget, distributions, run_agents, run_project):
+    for plugin in (cpu_budget, distributions, over_postgres, run_agents, run_project):
         config.pluginmanager.register(plugin)
     workers = getattr(config.option, "tx", None)
     if workers and sys.platform == "linux":
@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     told = "of tests/{core,libs,contract,house} only what is marked as asking for plugins"
     parser.addoption("--only-plugins-of-core", action="store_true", help=told)
+    told = "keep the stores of tests in PostgreSQL; leaves out what is marked as asking for a file"
+    parser.addoption("--store", choices=["postgres"], help=told)
 
 
 @pytest.hookimpl(wrapper=True)

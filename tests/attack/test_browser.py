@@ -55,8 +55,9 @@ def exchange(port: int, sent: bytes) -> tuple[int, str]:
     """Status and body."""
     with connect(port) as sock:
         sock.sendall(sent)
-        sock.shutdown(socket.SHUT_WR)
-        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+        answer = sock.recv(65536)
+        sock.shutdown(socket.SHUT_WR)  # whose answer is under way: the server hangs up, too
+        answer += b"".join(iter(lambda: sock.recv(65536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), body.decode()
 

@@ -43,6 +43,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
+@pytest.mark.sqlite
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="the system cannot refuse links")
 def test_a_link_in_the_place_of_the_lock_is_not_written_through(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
@@ -71,6 +72,7 @@ def leave_a_log(path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL
 
 
+@pytest.mark.sqlite
 @another_user
 async def test_a_store_that_an_older_version_left_open_is_closed_to_others(shared_folder, caplog):
     path = shared_folder / "agl.db"
@@ -92,6 +94,7 @@ async def test_a_store_that_an_older_version_left_open_is_closed_to_others(share
     assert "other users of this machine could open it (mode 0644)" in said
 
 
+@pytest.mark.sqlite
 @another_user
 async def test_a_store_of_another_user_keeps_its_mode(shared_folder: Path) -> None:
     path = shared_folder / "agl.db"

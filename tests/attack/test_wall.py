@@ -133,7 +133,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]
             asyncio.run(store.close())
 
 
-ATTACKS = [*tasks_at(defaultdict(str))]
+ATTACKS = [
+    pytest.param(one, marks=[pytest.mark.sqlite] * (one == "read the store's file"))
+    for one in tasks_at(defaultdict(str))
+]
 AS_ROOT = ("trace a neighbour", "become root", "mount")
 """Attacks that without a wall only root can do for sure."""
 BY_KERNEL = ("open a socket to the host", "make a namespace of users")

@@ -63,14 +63,14 @@ class Doorbell:
                 return
             self._over.set()
             os.write(self._wake, b".")
-        self._thread.join()
-        os.close(self._wake)
-        os.close(self._end)
+        if threading.current_thread() is not self._thread:  # which may collect garbage
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._over.is_set():
             try:
                 with self._connect() as connection:
+                    connection.execute("SET synchronous_commit = off")  # a ring may be lost
                     for channel in _CHANNELS:
                         connection.execute(f"LISTEN {channel}".encode())
                     self._look = 0.0
@@ -80,6 +80,9 @@ class Doorbell:
             except Exception as error:  # without this thread, no other server is heard
                 logger.warning("other servers are not heard: %s; connecting again", error)
                 self._over.wait(LOOK_SECONDS)
+        with self._lock:
+            os.close(self._wake)
+            os.close(self._end)
 
     def _wait(self, connection: Connection) -> None:
         poll = select.poll()  # select() takes no number above 1023

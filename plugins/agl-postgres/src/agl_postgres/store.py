@@ -73,6 +73,7 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
             lambda: database.connect(autocommit=True),
             lambda connection, channels: (hear := answer()) and hear(connection, channels),
         )
+        weakref.finalize(self, self._doorbell.stop)  # for who forgets close()
         self._watchdog.start()  # another server's attempts may be overdue
 
     async def close(self) -> None:
