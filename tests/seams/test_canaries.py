@@ -33,6 +33,7 @@ async def agent(task: str, main_llm: agl.LLM, judge: agl.LLM) -> float:
 main = partial(cli.main, standalone_mode=False)
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize(("is_fooled", "is_full"), [(True, False), (False, False), (True, True)])
 def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
     starts, caplog, capsys, is_fooled, is_full

@@ -359,6 +359,7 @@ def test_baseline_leaves_the_reward_out_of_its_mean():
     assert rewards == [1.0, 0.0, None]
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("swallows", [True, False])
 def test_a_baseline_without_answers_fails_and_runs_its_tasks_again(swallows, tmp_path):
     @agl.rollout

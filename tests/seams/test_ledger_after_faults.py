@@ -38,6 +38,7 @@ def evil_span(kind: str, rollout: agl.AttemptedRollout) -> agl.Span:
     )
 
 
+@pytest.mark.sqlite
 @pytest.mark.parametrize("kind", ["suppress", "no part", "no json", "forge"])
 def test_what_an_agent_records_neither_forges_nor_suppresses_an_account(kind, tmp_path, capsys):
     async def run() -> list[str]:

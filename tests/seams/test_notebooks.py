@@ -56,6 +56,7 @@ def test_an_agent_of_a_notebook_runs(cell, agent, reward, strategy) -> None:
     assert said.splitlines()[-1] == str(reward), said
 
 
+@pytest.mark.sqlite
 def test_a_run_of_a_notebook_goes_on(cell: Callable[[str], str]) -> None:
     for more, tasks in (("", [1]), (", resume=True, force=True", [1, 1])):
         said = cell(

@@ -89,6 +89,7 @@ async def how_it_ended(folder: Path) -> list[tuple[str | None, str | None]]:
     return [(one.outcome, one.error) for run in runs for one in run.generations]
 
 
+@pytest.mark.sqlite
 @pytest.mark.slow
 @pytest.mark.parametrize("small_disk", [60], indirect=True)  # a checkpoint has more
 async def test_a_checkpoint_that_finds_no_space_ends_the_run_which_goes_on(tmp_path, small_disk):

@@ -55,6 +55,7 @@ async def agent(task: int) -> float:
     return float(task)
 
 
+@pytest.mark.sqlite
 @pytest.mark.skipif(sys.platform != "linux", reason="needs limits that another process can set")
 async def test_run_goes_on_after_the_disk_of_its_store_failed(tmp_path: Path) -> None:
     """A write beyond the limit of a process is an I/O error to SQLite, as of a broken disk."""
