@@ -174,22 +174,20 @@ async def test_cancelled_runner_records_what_ran_and_loses_no_claim(until, memor
     await store.close()
 
 
-@pytest.mark.parametrize(("waits", "times"), [(False, (2, 3, 4)), (True, (1,))])
-async def test_store_is_not_asked_all_the_time_and_a_wait_ends_with_the_runner(waits, times):
-    class Counting(Store):
+async def test_store_that_cannot_wait_is_not_asked_all_the_time():
+    class Impatient(Store):
         asked = 0
 
         async def dequeue_many_rollouts(self, **kwargs: Any) -> Any:
             self.asked += 1
-            kwargs |= {} if waits else {"wait_seconds": 0.0}
-            return await super().dequeue_many_rollouts(**kwargs)
+            return await super().dequeue_many_rollouts(**{**kwargs, "wait_seconds": 0.0})
 
-    store, event = Counting(), agl.ThreadingEvent()
-    async with running(succeeds, store, event=event) as task, asyncio.timeout(10):
+    store, event = Impatient(), agl.ThreadingEvent()
+    async with running(succeeds, store, event=event) as task:
         await asyncio.sleep(1.2)
         event.set()
         await task
-    assert store.asked in times
+    assert 2 <= store.asked <= 4
     await store.close()
 
 

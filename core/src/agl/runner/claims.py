@@ -14,9 +14,6 @@ T = TypeVar("T")
 
 MOST_AT_ONCE = 8
 """Most rollouts of one claim."""
-LOOK_SECONDS = 0.5
-"""How often a runner that waits for work looks whether it shall stop; and asks a store that cannot
-wait, in a process of its own or of another version."""
 ANSWER_SECONDS = 1.0
 """A runner that is cancelled waits so long for the answer to its claim, to give back what it got;
 only a store that is away takes longer."""
@@ -53,42 +50,25 @@ class Claims:
             await release_claim(self._store, rollout)
             self._waiting.pop(attempt_id, None)
 
-    async def wait(
-        self, free: int, wait_seconds: float, is_over: Callable[[], bool] = lambda: False
-    ) -> Sequence[AttemptedRollout]:
+    async def wait(self, free: int, wait_seconds: float) -> Sequence[AttemptedRollout]:
         """Claim for free slots; waits up to ``wait_seconds`` for the first rollout.
 
         The first claim after a wait asks for one, further ones for more: runners that wake together
-        share what was queued. The wait ends early if the runner shall stop, or ``is_over``.
+        share what was queued.
         """
         limit = int(min(free, self.left, self._size))
         began = time.monotonic()
-        if self._at_work is not None:  # the first answer is to come soon
-            wait_seconds = min(wait_seconds, LOOK_SECONDS)
         claim = self._store.dequeue_many_rollouts(
             limit=limit, worker_id=self._worker_id, wait_seconds=wait_seconds
         )
-        looking = self._look(claim, lambda: self.event.is_set() or is_over())
-        claimed = await self._note(limit, looking, lambda claimed: claimed)
+        claimed = await self._note(limit, claim, lambda claimed: claimed)
         self._size = min(2 * self._size, MOST_AT_ONCE) if claimed else 1
         if not claimed and not self.event.is_set():
             # A store that answers at once cannot wait; then it is asked at intervals.
-            await asyncio.sleep(min(wait_seconds, LOOK_SECONDS) - (time.monotonic() - began))
+            waited = time.monotonic() - began
+            if waited < wait_seconds / 2:
+                await asyncio.sleep(wait_seconds - waited)
         return claimed
-
-    async def _look(
-        self, claim: Coroutine[Any, Any, Sequence[AttemptedRollout]], is_over: Callable[[], bool]
-    ) -> Sequence[AttemptedRollout]:
-        """The answer to a claim; nothing if the wait for it is over before."""
-        task = asyncio.ensure_future(claim)
-        try:
-            while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
-                if is_over():
-                    return []
-            return task.result()
-        finally:
-            if task.cancel():  # the store gives back what it claimed
-                await asyncio.gather(task, return_exceptions=True)
 
     async def turn(self, spans: Sequence[Span], finish: AttemptEnd, *, more: bool) -> Turn:
         """End an attempt, and claim a rollout for its slot if it shall have ``more``."""
