@@ -314,13 +314,16 @@ async def save_ledger(
             knows, as ``Collected.rollouts``.
         step: Of the algorithm.
         algorithm: Its name.
-        run: Id of the run.
+        run: Id of the run; None takes run and start from the metadata of the first rollout.
         generation: Which start of the run this is, from 1.
         version: Of the weights that came out of the step.
 
     Raises:
         LedgerError: It does not balance, or knows a rollout that was not given. Nothing was stored.
     """
+    if run is None and rollouts:
+        about = rollouts[0].metadata or {}
+        run, generation = about.get("run"), about.get("generation", generation)
     parts = ledger_parts(
         ledger,
         rollouts,
