@@ -6,7 +6,7 @@ import pytest
 
 from agl.types import Span
 from agl_adapters import TraceToRows
-from agl_records.calls.sources.unread import by_scope
+from agl_records.calls.sources import by_scope
 
 from .test_rows import attempt, settled
 

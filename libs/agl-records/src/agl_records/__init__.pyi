@@ -1,6 +1,6 @@
 from .calls.conversations import conversation as conversation
 from .calls.reader import Recorded as Recorded, model_calls as model_calls
-from .calls.sources.dialect import Dialect as Dialect
+from .calls.sources import Dialect as Dialect
 from .calls.sources.fields import make_call as make_call
 from .calls.span_tree import SpanNode as SpanNode
 from .credit import (

@@ -192,7 +192,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
                 async with self.models:
                     await self.search(session)
                 self.result = await session.finish()
-            report.summary(session.summary())
+            report.summary(session.summary(), start.number)
 
     def _others(
         self, resources: NamedResources, templates: Mapping[str, PromptTemplate]

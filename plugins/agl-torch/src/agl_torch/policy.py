@@ -4,11 +4,7 @@ Each step runs P tasks G times through the agent, makes advantages of the reward
 gradient steps on the tokens that the model sampled. What sets the algorithms apart is in a module
 each: ``grpo``, ``rloo``, ``reinforce``, ``gspo``, ``cispo``, ``ppo`` and ``distillation``. What
 they share of the mathematics is in ``loss`` and ``agl_learning.advantages.weighing``, the loop in
-``agl_learning.trainer.online``, whose metrics it has; and of its own, see ``loss`` and ``learner``:
-``loss/total``, ``loss/policy``, ``loss/value``, ``entropy``, ``kl``, ``kl_coefficient``,
-``clip_fraction``, ``grad_norm``, ``gradient_steps``, ``learning_rate``, ``explained_variance``,
-``logprob_gap``, ``masked_fraction``, ``sampling_weight``, ``loss_tokens``, and with a teacher
-``kl/teacher``, see ``distillation``.
+``agl_learning.trainer.online``.
 """
 
 import contextlib

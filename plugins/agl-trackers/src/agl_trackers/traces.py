@@ -20,7 +20,7 @@ from agl.types.spans import RewardDimension
 from agl.utils.json_values import to_json_text
 from agl.utils.rewards import find_final_rewards
 from agl_records.calls.reader import recorded_calls
-from agl_records.calls.sources.unread import looks_like_call
+from agl_records.calls.sources import looks_like_call
 from agl_records.calls.span_tree import in_time
 from agl_records.training_data import ModelCall
 from agl_trackers.conventions import (

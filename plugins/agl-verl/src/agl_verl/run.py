@@ -187,7 +187,7 @@ class Run:
             "checkpoints": str(self.config.trainer.default_local_dir),
             "run_dir": str(self.folder),
         }
-        self._report.summary(summary)
+        self._report.summary(summary, self._generation and self._generation.number)
         return summary
 
     async def _open(self, backend: Backend) -> Groups:

@@ -29,7 +29,7 @@ from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import Usable, usable_rows
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
-from agl_records.types import Advantage, Exclusion
+from agl_records.types import Advantage
 from agl_runs.options import check_options
 
 
@@ -73,8 +73,7 @@ class WeighingOptions:
         rollouts must have been compared, most must not have failed, and none lack what is compared.
         """
         return (
-            _have_no_advantage(collected, self.estimator)
-            and _are_equal(collected, self.estimator)
+            self._have_equal_rewards(collected) is True
             and collected.num_failed * 2 < len(collected.ended)
             and not (self.estimator.rewards and "no_reward" in collected.ledger.reasons())
         )
@@ -85,9 +84,25 @@ class WeighingOptions:
         With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
         something is wrong, and none that there is nothing left to learn.
         """
-        return _have_no_advantage(collected, self.estimator) and not _are_equal(
-            collected, self.estimator
-        )
+        return self._have_equal_rewards(collected) is False
+
+    def _have_equal_rewards(self, collected: Collected) -> bool | None:
+        """Of rollouts that were compared without any advantage; None where there are none."""
+        groups = {one.rollout.rollout_id: one.group for one in collected.ended}
+        compared: dict[int, set[str]] = {}
+        rewards: dict[tuple[int, str], list[list[float]]] = {}
+        for one in collected.ledger.exclusions:
+            if one.reason == "zero_advantage":
+                across = self.estimator.type in ACROSS_TASKS
+                group = 0 if across else groups[one.rollout_id]
+                compared.setdefault(group, set()).add(one.rollout_id)
+                if one.credit is not None:
+                    key = (group, one.credit.group)
+                    rewards.setdefault(key, []).append([one.credit.reward or 0.0])
+        if collected.ledger.trained or max(map(len, compared.values()), default=0) < 2:
+            return None
+        # As coarse as the estimators, which keep seven digits.
+        return all(moments(each, 1e-6).std == 0 for each in rewards.values())
 
 
 def check_weighing(owner: str, options: Any) -> None:
@@ -275,29 +290,3 @@ def _book(
             ledger.exclude_row(row.only([n]), "zero_advantage", detail, [advantage])
     if kept:
         ledger.train(row.only(kept), [advantages[n] for n in kept], number)
-
-
-def _have_no_advantage(collected: Collected, estimator: Estimator) -> bool:
-    """Whether rollouts were compared, and none of their calls is trained."""
-    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
-    compared = Counter(
-        0 if estimator.type in ACROSS_TASKS else groups[rollout_id]
-        for rollout_id in {one.rollout_id for one in _without_advantage(collected)}
-    )
-    return max(compared.values(), default=0) > 1 and not collected.ledger.trained
-
-
-def _are_equal(collected: Collected, estimator: Estimator) -> bool:
-    """Whether calls that were compared and have no advantage have the same reward."""
-    groups = {one.rollout.rollout_id: one.group for one in collected.ended}
-    rewards: dict[tuple[int, str], list[list[float]]] = {}
-    for one in _without_advantage(collected):
-        if one.credit is not None:
-            group = 0 if estimator.type in ACROSS_TASKS else groups[one.rollout_id]
-            rewards.setdefault((group, one.credit.group), []).append([one.credit.reward or 0.0])
-    # As coarse as the estimators, which keep seven digits.
-    return all(moments(each, 1e-6).std == 0 for each in rewards.values())
-
-
-def _without_advantage(collected: Collected) -> list[Exclusion]:
-    return [one for one in collected.ledger.exclusions if one.reason == "zero_advantage"]

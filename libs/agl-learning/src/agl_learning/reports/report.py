@@ -11,7 +11,6 @@ from agl_learning.reports.diagnostics import Diagnostics, Finding, nothing_to_ga
 from agl_learning.reports.json_lines import read_json_lines
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.run_metrics import RunMetrics
-from agl_learning.run.folder import read_generation
 from agl_runs.files import make_private_folder, sync, write_whole
 from agl_runs.result import SUMMARY
 
@@ -204,10 +203,9 @@ class Report:
         tell = tell or self._algorithm.tell
         await tell("on_evaluation_end", step=step, metrics=dict(metrics))
 
-    def summary(self, summary: dict[str, Any]) -> None:
+    def summary(self, summary: dict[str, Any], generation: int | None) -> None:
         """Write ``summary.json``, which says of which start of the run it is."""
-        now = read_generation(self.folder)
-        said = summary if now is None else {**summary, "generation": now.number}
+        said = {**summary, "generation": generation}
         write_whole(self.folder / SUMMARY, json.dumps(said, indent=2) + "\n")
 
 

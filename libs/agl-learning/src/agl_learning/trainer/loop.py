@@ -63,7 +63,7 @@ async def run(
                 **session.totals.summary(),
                 "run_dir": str(session.folder),
             }
-            session.report.summary(training.summary)
+            session.report.summary(training.summary, session.generation.number)
         finally:
             training.running = None
             await loop.end()

@@ -1,38 +1,4 @@
-"""Training in which the weights change in this process, and are saved now and then.
-
-Metrics of a step, one JSON object per line of ``metrics.jsonl``:
-
-- ``step``; ``generation``: in which start of the run, from 1
-- ``reward/mean``, ``reward/std`` over rollouts with a reward (failed ones have none)
-- ``rollouts/succeeded``, ``rollouts/failed``; ``rollouts/infrastructure``: those that succeeded
-  although servers or the network failed a model call; ``rows``: token sequences that were trained
-- ``failures/excluded``, ``failures/tasks_lost``, ``failures/bias``, ``failures/bias_task``,
-  ``failures/bias_length``, ``failures/bias_error``, in steps of which failures left something out:
-  how far that moves the rewards of the rest; see ``agl_learning.collect.failure_bias``
-- ``calls/truncated``: answers of the model that the limit of tokens cut off, whatever became of
-  them; ``calls/broken_tool_call`` and ``calls/unknown_tool``: those in rows that call a tool with
-  arguments that are no JSON object, or one that was not offered
-- ``prompts/different``, ``prompts/as_tokens``, ``tokens/unknown``: whether what agents say reaches
-  the model, see ``agl_learning.collect.prompt_checks``
-- ``judge/groups``, ``judge/equal``, ``judge/failed``, with the credit rule ``judge``: groups that
-  were scored, those of them with one score for all, and those without scores
-- ``tokens/sampled``, ``tokens/given``: of all calls of the model, trained or not, those of failed
-  attempts included; where a call continues a conversation, what was before counts once
-- ``calls/total``, ``calls/trained``, ``calls/excluded/<reason>``: total is the sum of the others
-- what ``update`` says; ``version_lag``: how far, on average, the weights that sampled were behind
-  the ones that were then changed
-- ``version``: of the weights that the step made
-- ``version_lag/max``, ``rollouts/stale``, ``time/idle``, with ``max_staleness``: the farthest that
-  weights were behind, the rollouts that were rejected as they were farther than allowed, and the
-  seconds in which nothing was computed, for rollouts had not ended
-- ``groups/refilled``, where ``max_refills`` allows any: groups in the place of others
-- ``time/step``, ``time/rollouts``, ``time/sampling`` (the model had answers in progress; of servers
-  that say it), ``time/update``: seconds; ``time/rollouts_at_once``: a mean
-
-Evaluations have ``step``, ``generation``, and ``reward``, ``rollouts``, ``calls`` and
-``time/rollouts`` of theirs under ``val/``; with several copies ``mean@n`` and ``pass@k``, too,
-which ``summary.json`` has of the last one.
-"""
+"""Training in which the weights change in this process, and are saved now and then."""
 
 import asyncio
 import logging

@@ -1,6 +1,7 @@
 """One start of a run while it runs: its folder, sums and report."""
 
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,26 @@ from agl_learning.trainer.requests import Requests
 from agl_records.ledger.ledger import save_ledger
 
 
+@dataclass(eq=False)
 class Session:
     """One start of a run, anew or going on from ``progress``, which a checkpoint has."""
 
-    def __init__(
-        self,
-        algorithm: str,
-        store: LightningStore,
-        generation: Generation,
-        folder: Path,
-        progress: Progress,
-        gateway: Any,
-        collector: Collector,
-        report: Report,
-        hooks: Sequence[object],
-    ) -> None:
-        self.algorithm = algorithm
-        """In the ledger and in rollouts' metadata."""
-        self.store, self.generation, self.folder = store, generation, folder
-        self.gateway = gateway
+    algorithm: str
+    """In the ledger and in rollouts' metadata."""
+    store: LightningStore
+    generation: Generation
+    folder: Path
+    progress: InitVar[Progress]
+    gateway: Any
+    collector: Collector
+    report: Report
+    hooks: InitVar[Sequence[object]]
+    checkpoint: Path | None = None
+    """The newest one."""
+    begun_at: int = 0
+    """How many of the steps another run has done, from whose checkpoint this one began."""
+
+    def __post_init__(self, progress: Progress, hooks: Sequence[object]) -> None:
         self.steps_done = progress.step
         """Of the whole run; those before this start count."""
         self.taken = progress.taken
@@ -45,12 +47,7 @@ class Session:
         """(step, mean) per evaluation."""
         self.totals = Totals(progress.totals)
         """Of the whole run."""
-        self.checkpoint: Path | None = None
-        """The newest one."""
-        self.begun_at = 0
-        """How many of the steps another run has done, from whose checkpoint this one began."""
-        self.collector, self.report = collector, report
-        self.records = Records(store, algorithm, generation)
+        self.records = Records(self.store, self.algorithm, self.generation)
         self.requests = Requests(hooks, progress)
         """Of hooks."""
 

@@ -4,10 +4,6 @@ Per step, which is called an iteration: serve the newest version of the model, p
 the gateway, run the tasks, choose what to learn from, train, and the next version is there. A
 version outlives the process; the checkpoint after an iteration says where it is. A training that
 had not ended is begun again, from the version before, with the same examples.
-
-Metrics, one JSON object per line of ``metrics.jsonl``: per iteration ``step``, ``version``,
-``examples``, those of ``collect.step_metrics``, what the training says under
-``train/``, ``time/train`` and ``time/step`` in seconds. Evaluations have ``step`` and ``val/...``.
 """
 
 import asyncio

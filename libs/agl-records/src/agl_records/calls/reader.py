@@ -10,9 +10,8 @@ from agl.algorithm.gateway import is_gateway_span
 from agl.errors import AdapterError
 from agl.types import Span
 from agl_records.calls.choices import decided
-from agl_records.calls.sources import read_call
+from agl_records.calls.sources import looks_like_call, read_call, why_unread
 from agl_records.calls.sources.fields import OF_ANSWER, MessageError, make_call
-from agl_records.calls.sources.unread import looks_like_call, why_unread
 from agl_records.calls.span_tree import SpanNode, in_time
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall

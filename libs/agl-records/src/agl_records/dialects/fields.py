@@ -138,17 +138,19 @@ class Fields:
         for name in names:
             self.any(name)
 
-    def end(self, hints: Mapping[str, str] = _NO_HINTS) -> None:
+    def end(self, *passed_over: str, hints: Mapping[str, str] = _NO_HINTS) -> None:
         """All that is understood has been read.
 
         Args:
-            hints: Field -> what to do about it.
+            passed_over: Fields that change nothing about the answer.
+            hints: Field -> what to do about another one.
 
         Raises:
             FieldError: There is more.
         """
         if self.is_recorded:
             return
+        self.pass_over(*passed_over)
         for name, value in self._values.items():
             hint = hints.get(name)
             if hint is None:

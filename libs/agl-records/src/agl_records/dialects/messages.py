@@ -96,9 +96,8 @@ def _user(message: Fields, content: Any, role: str, referred: set[str]) -> list[
 
 def _tool_result(block: Fields, referred: set[str]) -> dict[str, Any]:
     call_id, content = block.need("tool_use_id", str, ""), block.any("content")
-    block.pass_over("cache_control")
     is_error = block.get("is_error", bool)
-    block.end()
+    block.end("cache_control")
     text = "" if content is None else _content(block, content, "content", referred)
     if is_error and not block.is_recorded:
         block.degrade("'is_error'", "chat completions say in the text that a tool failed")
@@ -115,12 +114,10 @@ def _assistant(message: Fields, content: Any) -> dict[str, Any]:
         if kind == "tool_use":
             name, call_id = block.need("name", str), block.need("id", str, "")
             calls.append(tool_call(call_id, name, _arguments(block)))
-            block.pass_over("cache_control")
-            block.end()
+            block.end("cache_control")
         elif kind == "thinking":
             thoughts.append(block.need("thinking", str))
-            block.pass_over("signature")
-            block.end()
+            block.end("signature")
         elif kind == "redacted_thinking" and not block.is_recorded:
             thoughts.append(block.degrade("a thought", "only its own server can read it"))
         elif part := _part(block, kind):
@@ -153,8 +150,7 @@ def _content(
         kind = block.need("type", str)
         if kind == "tool_reference" and referred is not None:
             found = block.need("tool_name", str)
-            block.pass_over("cache_control")
-            block.end()
+            block.end("cache_control")
             referred.add(found)
             # Anthropic shows the definition here; of chat completions, 'tools' then has it.
             parts.append({"type": "text", "text": f"{found} can be called now."})
@@ -171,7 +167,6 @@ def _blocks(owner: Fields, content: Any, name: str) -> Iterator[Fields]:
 
 
 def _part(block: Fields, kind: str) -> dict[str, Any] | None:
-    block.pass_over("cache_control")
     if kind == "text":
         part: dict[str, Any] = {"type": "text", "text": block.need("text", str)}
         if block.any("citations") and not block.is_recorded:
@@ -199,7 +194,7 @@ def _part(block: Fields, kind: str) -> dict[str, Any] | None:
             "takes text, image, tool_use, tool_result and thinking. Give what it says as text",
         )
         return None
-    block.end()
+    block.end("cache_control")
     return part
 
 
@@ -235,9 +230,8 @@ def _tool(tool: Fields, referred: set[str] | None) -> dict[str, Any] | None:
         "parameters": tool.need("input_schema", dict, {}),
         "strict": tool.get("strict", bool),
     }
-    tool.pass_over("cache_control", "eager_input_streaming")
     is_deferred = tool.get("defer_loading", bool)
-    tool.end()
+    tool.end("cache_control", "eager_input_streaming")
     if is_deferred and referred is not None and function["name"] not in referred:
         return None
     given = {name: value for name, value in function.items() if value is not None}

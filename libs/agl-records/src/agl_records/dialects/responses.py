@@ -95,7 +95,6 @@ class _Turn:
     def add(self, item: Fields) -> None:
         kind = item.get("type", str) or "message"
         item_id = item.get("id", str) or ""
-        item.pass_over("status")
         if kind == "reasoning" and item.is_recorded:
             return
         if kind == "reasoning":
@@ -123,7 +122,7 @@ class _Turn:
                 f"the gateway cannot translate an item of type {kind!r} for the model's server; it "
                 f"takes message, reasoning, {', '.join((*CALLS, *_OUTPUTS, *FOUND))}. {SEND_ALL}",
             )
-        item.end()
+        item.end("status")
 
     def _add_result(self, item: Fields, item_id: str, content: Any) -> None:
         self.close()
@@ -216,5 +215,5 @@ def _part(part: Fields) -> dict[str, Any] | None:
             "takes input_text, input_image, output_text and refusal. Give what it says as text",
         )
         return None
-    part.end({"file_id": "the gateway keeps no files; send 'image_url', which may be a data URL"})
+    part.end(hints={"file_id": "the gateway keeps no files; send 'image_url', which may be a data URL"})
     return translated

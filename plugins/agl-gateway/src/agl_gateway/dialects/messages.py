@@ -65,12 +65,11 @@ def to_chat(request: Fields, max_tokens: int | None = None) -> dict[str, Any]:
         chat["reasoning_effort"] = output.get("effort", str) or chat["reasoning_effort"]
         chat["response_format"] = _format(output.object("format"))
         output.end()
-    request.pass_over("cache_control")
     if management := request.object("context_management"):
         _keeps_all(management)
     request.one_of("service_tier", ("auto", "standard_only"), "leave it out")
     request.one_of("speed", ("standard",), "leave it out")
-    request.end(HINTS)
+    request.end("cache_control", hints=HINTS)
     if messages and messages[-1]["role"] == "assistant":
         # The agent has begun the answer; vLLM and SGLang go on in that very message.
         chat |= {"continue_final_message": True, "add_generation_prompt": False}

@@ -35,7 +35,7 @@ class Responses(TranslatedDialect):
 
         stores = _stores(request, bool(attempt_id))
         echo.set("store", stores)
-        request.end(HINTS)
+        request.end(hints=HINTS)
         return Translated(chat, ResponseStream(echo, keep if stores else None))
 
 

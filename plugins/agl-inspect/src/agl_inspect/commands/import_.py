@@ -14,7 +14,7 @@ from agl_inspect.exchange.otlp import LoggedEvents, is_otlp, read_otlp
 from agl_inspect.exchange.store_dump import is_store, read_store
 from agl_inspect.exchange.tracer_files import READERS as TRACES, with_rewards
 from agl_inspect.exchange.traces import add_traces
-from agl_records.calls.sources.unread import by_scope
+from agl_records.calls.sources import by_scope
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import open_store
 

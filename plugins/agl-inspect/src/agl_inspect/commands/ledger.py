@@ -9,7 +9,7 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl_inspect.runs.lookup import find_run
-from agl_records.calls.sources.unread import by_scope
+from agl_records.calls.sources import by_scope
 from agl_records.ledger.tables import Accounts
 from agl_records.types import EXCLUSION_REASONS, LedgerError
 from agl_views.tables.stores import open_store, store_options

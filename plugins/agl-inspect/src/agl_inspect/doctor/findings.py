@@ -17,7 +17,7 @@ from agl.types import Attempt, Failure
 from agl_inspect.doctor.grades import Graded, find_tokenizer, grade, template_of
 from agl_inspect.doctor.trial import Trial
 from agl_records.calls.reader import Recorded, recorded_parts
-from agl_records.calls.sources.unread import by_scope
+from agl_records.calls.sources import by_scope
 from agl_records.row_builder import RowsAdapter, RowSet, rows_adapter
 from agl_records.types import EXCLUSION_REASONS, OF_OTHERS, ExclusionReason
 from agl_runs.user_code import place_of

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.json_values import parse_json
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import Dialect
 from agl_records.calls.sources.fields import decoded, make_call, response_fields, text
 from agl_records.training_data import ModelCall
 from agl_tracers.dialects.clients import call_fields, listed_tools

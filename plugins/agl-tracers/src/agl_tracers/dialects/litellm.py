@@ -12,8 +12,7 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl_records.calls.sources import genai
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import Dialect, genai
 from agl_records.calls.sources.fields import completion_fields, make_call, text
 from agl_records.dialects.chat import tool_call
 from agl_records.training_data import ModelCall

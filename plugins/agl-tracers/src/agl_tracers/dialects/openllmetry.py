@@ -9,9 +9,8 @@ from typing import Any
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import CALLS, Dialect
 from agl_records.calls.sources.fields import (
-    CALLS,
     chat_message,
     decoded,
     from_json_text,

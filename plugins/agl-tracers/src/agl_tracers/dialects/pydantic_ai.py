@@ -3,9 +3,9 @@
 
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import CALLS, Dialect
 from agl_records.calls.sources.events import event_fields
-from agl_records.calls.sources.fields import CALLS, decoded, make_call, response_fields
+from agl_records.calls.sources.fields import decoded, make_call, response_fields
 from agl_records.calls.sources.genai import message_fields
 from agl_records.training_data import ModelCall
 

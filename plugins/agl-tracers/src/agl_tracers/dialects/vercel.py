@@ -2,7 +2,7 @@
 """Vercel's AI SDK: the calls of a model that stand below ``ai.generateText`` and its like."""
 
 from agl.types import Span
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import Dialect
 from agl_records.calls.sources.fields import decoded, make_call, response_fields, text
 from agl_records.calls.sources.parts import called
 from agl_records.training_data import ModelCall

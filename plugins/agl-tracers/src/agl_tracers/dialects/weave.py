@@ -7,7 +7,7 @@ Answers are read in the forms of chat completions, of the Responses API and of A
 from agl.semconv import LightningSpanAttributes
 from agl.types import Span
 from agl.utils.otel import attributes_under, from_attributes
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import Dialect
 from agl_records.calls.sources.fields import from_json_text, make_call, token_ids
 from agl_records.training_data import ModelCall
 from agl_tracers.dialects.clients import call_fields

@@ -1,18 +1,44 @@
 """Readers of model-call spans: a dialect for each way in which such spans are written.
 
-``read_call(span)`` gives the same ``ModelCall`` whoever wrote the span.
+``read_call(span)`` gives the same ``ModelCall`` whoever wrote the span. ``why_unread(span)`` speaks
+of one that looks like a call, and that no dialect reads.
 """
 
 import logging
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
+from typing import ClassVar
 
-from agl.errors import AdapterError, PluginError
+from agl.errors import AdapterError, PluginError, install_line
 from agl.plugins.registry import GROUPS, components, load_component
+from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl_records.calls.sources.dialect import Dialect
+from agl.utils.catalogue import offered
 from agl_records.training_data import ModelCall
 
 logger = logging.getLogger("agl.records")
+
+CALLS = ("chat", "text_completion", "generate_content")
+"""Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
+_HINTS = ("gen_ai.usage.", "gen_ai.response.", "gen_ai.request.", "llm.", "prompt_token_ids")
+"""Keys, or beginnings of them, that only model calls (or parts of one) have."""
+
+
+class Dialect(ABC):
+    """Reads the model calls that one library writes; a component of the group ``agl.dialects``."""
+
+    is_standard: ClassVar[bool] = False
+    """Whether several libraries write it; such dialects are asked after all others."""
+
+    @abstractmethod
+    def read(self, span: Span) -> ModelCall | None:
+        """The call that a span records, made by ``make_call``; None for a span of another kind.
+
+        Raises:
+            ValueError: It is a call of this dialect, and cannot be read.
+        """
 
 
 @cache
@@ -47,3 +73,31 @@ def read_call(span: Span) -> ModelCall | None:
         if call is not None:
             return call
     return None
+
+
+def looks_like_call(span: Span) -> bool:
+    """Whether a span that no reader knows has what only model calls have."""
+    if span.attributes.get(Key.OPERATION, CALLS[0]) not in CALLS:
+        return False
+    kind = str(span.attributes.get("openinference.span.kind", "LLM"))
+    return kind == "LLM" and any(key.startswith(_HINTS) for key in span.attributes)
+
+
+def why_unread(span: Span) -> str:
+    """A sentence on the spans of this one's scope; see ``by_scope``."""
+    scope: str = (span.model_extra or {}).get("scope") or span.name
+    why = (
+        f"spans of scope {scope!r} look like model calls; no reader knows where they have their "
+        f"messages, among {', '.join(sorted(span.attributes)[:6])}"
+    )
+    offers = {dist.partition("[")[0] for dist in offered(GROUPS["dialect"]).values()}
+    missing = offers - {component.distribution for component in components(GROUPS["dialect"])}
+    return f"{why}. More readers: {install_line(*sorted(missing))}" if missing else why
+
+
+def by_scope(whys: Iterable[str]) -> list[str]:
+    """One sentence for each scope, with the number of its spans, out of one for each span."""
+    said = list(whys)
+    first = {why.partition(";")[0]: why for why in reversed(said)}
+    counts = Counter(why.partition(";")[0] for why in said)
+    return [f"{counts[scope]} {why}" for scope, why in first.items()]

@@ -16,8 +16,6 @@ from agl_records.training_data import Choice, ModelCall
 T = TypeVar("T")
 
 OUTPUT_TYPE = "gen_ai.output.type"
-CALLS = ("chat", "text_completion", "generate_content")
-"""Values of ``gen_ai.operation.name`` that are model calls; agents and tools are others."""
 _ERROR_MESSAGES = ("error.message", "exception.message", "error.type")
 """Where instruments write what went wrong, beside the status."""
 

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 from agl.algorithm.gateway import is_gateway_span
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import CALLS, Dialect
 from agl_records.calls.sources.events import DETAILS, event_fields
 from agl_records.calls.sources.fields import (
-    CALLS,
     checked_role,
     from_json_text,
     listed_choices,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.types import Span
-from agl_records.calls.sources.dialect import Dialect
+from agl_records.calls.sources import Dialect
 from agl_records.calls.sources.fields import (
     chat_message,
     completion_fields,
