@@ -14,7 +14,7 @@ from agl.errors import AlgorithmError, ConfigError
 from agl_learning import EarlyStopping
 from agl_learning.run.checkpoint import Progress
 from agl_learning.trainer.learned import check_names, read_update
-from agl_learning.trainer.requests import Requests
+from agl_learning.trainer.session import Requests
 
 from .test_going_on import Starts, starts, trainer_class  # noqa: F401  # fixtures
 

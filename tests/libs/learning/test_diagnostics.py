@@ -64,11 +64,11 @@ def test_sign_is_seen_after_three_steps_that_look_alike(about, code):
 async def test_rewards_are_no_reason_where_a_teacher_is_learned_from(tmp_path):
     of = {"": "", "pupil": "reverse_kl", "other": "grpo"}
     learns = Hooks(estimator_of=of.__getitem__)  # as a team has it
-    with Report(learns, "team", tmp_path, 3, 0, False) as report:
-        for number in (1, 2, 3):
-            told = step(number, **IDLE)
-            of_models = {f"{one}/{name}": at for one in of if one for name, at in told.items()}
-            await report.step(number, {**told, **of_models})
+    report = Report(learns, "team", tmp_path, 3, 0, False)
+    for number in (1, 2, 3):
+        told = step(number, **IDLE)
+        of_models = {f"{one}/{name}": at for one in of if one for name, at in told.items()}
+        await report.step(number, {**told, **of_models})
     other, pupil = report.of_run()["warnings"]
     assert "model 'other': the rewards of each task's rollouts are equal in steps 1 to 3" in other
     assert "model 'pupil': the teacher finds each token as likely as the model does" in pupil
@@ -165,12 +165,12 @@ class Hooks(SimpleNamespace):
 
 async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
     broken = {"prompts__as_tokens": 1}
-    with Report(Hooks(), "grpo", tmp_path, 5, 0, False) as report:
-        await report.step(1, step(1, **broken))
-        await report.step(2, step(2, **broken))
-    with Report(Hooks(), "grpo", tmp_path, 5, 2, False) as again:
-        again.go_back(2, False, ())
-        await again.step(3, step(3, **broken))
+    report = Report(Hooks(), "grpo", tmp_path, 5, 0, False)
+    await report.step(1, step(1, **broken))
+    await report.step(2, step(2, **broken))
+    again = Report(Hooks(), "grpo", tmp_path, 5, 2, False)
+    again.go_back(2, False, ())
+    await again.step(3, step(3, **broken))
     assert [one.code for one in Finding.read(tmp_path)[0]] == ["same_prompts"]
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert "4 prompts of step 1 that differ reach the model as 1 sequence" in caplog.text
@@ -195,9 +195,8 @@ def asked(ended, name, request, tokens, calls=1, others=()):
 async def test_held_out_rewards_that_may_not_rise_are_said_before_training(
     tmp_path, step, mean, std, is_said
 ):
-    with Report(Hooks(), "toy", tmp_path, 3, 0, False) as report:
-        metrics = {"step": step, "val/reward/mean": mean, "val/reward/std": std}
-        await report.evaluation(step, metrics)
+    metrics = {"step": step, "val/reward/mean": mean, "val/reward/std": std}
+    await Report(Hooks(), "toy", tmp_path, 3, 0, False).evaluation(step, metrics)
     found = Finding.read(tmp_path)[0]
     assert [one.code for one in found] == ["nothing_to_gain"] * is_said
     assert all("; if no reward can be higher, " in one.seen for one in found)

@@ -66,10 +66,11 @@ async def test_the_whole_family_ends_when_its_parent_is_killed(tmp_path):
     await gone(family)
 
 
-async def test_one_that_ignores_sigterm_is_killed(tmp_path):
+async def test_one_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("agl_models.processes.child_process.GRACE_SECONDS", 0.3)
     program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
     command = [sys.executable, "-c", program, str(tmp_path)]
-    async with child(command, tmp_path / "log", grace_seconds=0.3):
+    async with child(command, tmp_path / "log"):
         family = await ids(tmp_path)
     await gone(family)
 

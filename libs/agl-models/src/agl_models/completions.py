@@ -112,13 +112,7 @@ Request = TypeVar("Request", bound=ChatRequest)
 def parse_request(
     kind: type[Request], body: bytes, server: str, explained: Mapping[str, str] | None = None
 ) -> Request:
-    """Read a request.
-
-    Args:
-        kind: What it is read as.
-        body: JSON.
-        server: Whose option an unknown one is not, for the message.
-        explained: Field -> what to say when it is wrong.
+    """Read a request to ``server``; ``explained`` is field -> what to say when it is wrong.
 
     Raises:
         RequestError: It is not JSON, or has a field that is unknown, wrong or not supported.

@@ -1,15 +1,16 @@
 """How much memory is left, for whoever estimates what a training will need."""
 
 import contextlib
-import os
 from pathlib import Path
+
+import psutil
 
 
 def free_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that this process can still take of the machine, its container and its ulimit."""
     old = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # version 1
     limits = [
-        _available(),
+        psutil.virtual_memory().available,
         _left_of_address_space(),
         _left_of_cgroup(cgroup, "memory.max", "memory.current", "inactive_file"),
         _left_of_cgroup(cgroup / "memory", *old),
@@ -17,24 +18,14 @@ def free_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return min(limit for limit in limits if limit is not None)
 
 
-def _available() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _left_of_address_space() -> int | None:
     """What ``ulimit -v`` leaves; None if there is no such limit."""
     import resource
 
-    limit, statm = resource.getrlimit(resource.RLIMIT_AS)[0], Path("/proc/self/statm")
-    if limit == resource.RLIM_INFINITY or not statm.exists():
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
         return None
-    return max(0, limit - int(statm.read_text().split()[0]) * resource.getpagesize())
+    return max(0, limit - psutil.Process().memory_info().vms)
 
 
 def _left_of_cgroup(folder: Path, limit: str, usage: str, cache: str) -> int | None:

@@ -42,12 +42,6 @@ class CreditRule(ABC):
 def check_credits(rule: str, given: Sequence[Credit], number: int, rollout_id: str) -> None:
     """Refuse what a rule gave to the calls of an attempt, if it is not one finite credit each.
 
-    Args:
-        rule: Its name.
-        given: What ``assign`` returned.
-        number: Calls.
-        rollout_id: Theirs.
-
     Raises:
         AdapterError: Too few or too many, no ``Credit``, or a number that is not finite.
     """
@@ -115,9 +109,7 @@ class GroupRule(CreditRule):
 def check_credit(owner: str, credit: str | Mapping[str, Any] | None) -> None:
     """Refuse a credit rule that is not installed, or options that it does not take.
 
-    Args:
-        owner: The algorithm that was given it.
-        credit: Name, or a dict of ``type`` and options; None leaves it to the adapter.
+    ``credit`` is its name, or ``type`` and options; None leaves it to the adapter.
 
     Raises:
         ConfigError: Its options are wrong.

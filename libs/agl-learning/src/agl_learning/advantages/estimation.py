@@ -30,15 +30,11 @@ def estimate(
     options: Any,
     foreseen: Foreseen | None,
 ) -> list[list[Estimated]]:
-    """Advantages by an estimator, per rollout and row.
+    """Advantages by an estimator, that of ``options``, per rollout and row.
 
-    Args:
-        estimator: That of ``options``.
-        members: At least one rollout, with its usable rows, each with its place among all;
-            siblings follow each other.
-        compared_N: Per rollout, per row, one per call; their sentences are about its reward.
-        options: ``WeighingOptions``: which estimator, and how.
-        foreseen: What a model says of the rows, in their order here.
+    ``members`` are at least one rollout with its usable rows, each with its place among all;
+    siblings follow each other. ``compared_N`` has, per rollout and row, one advantage per call,
+    whose sentence is about its reward. ``foreseen`` has the rows in their order here.
 
     Raises:
         ConfigError: The credits tell calls apart that it does not, or one of your own gives what

@@ -57,10 +57,8 @@ class Judging:
     ) -> None:
         """Give the training rollouts of a collection, all of its groups, their scores as rewards.
 
-        Args:
-            collected: Its rewards are replaced.
-            model: Whose calls are shown to the judge; None shows all.
-            metadata: Of the judge's rollouts; None has only those read that there are.
+        The judge is shown the calls of ``model``, or without one all. Its own rollouts get
+        ``metadata``; without any only those are read that there are.
 
         Raises:
             ConfigError: The gateway has no such model.

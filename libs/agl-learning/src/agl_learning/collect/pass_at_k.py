@@ -29,14 +29,10 @@ def pass_at_k(number: int, passed: int, k: int) -> float:
 
 
 def over_copies(groups: Iterable[Sequence[float]], copies: int) -> dict[str, float]:
-    """``mean@n`` and ``pass@k``, for k = 1, 2, 4 and so on up to n.
+    """``mean@n`` and ``pass@k``, for k = 1, 2, 4 and so on up to n, which is ``copies``.
 
-    Args:
-        groups: Per task, the rewards of its rollouts that have one.
-        copies: n, how often each task was to run.
-
-    Returns:
-        Nothing where each task runs once, or none has a reward.
+    A group has the rewards of one task's rollouts, of those that have one. Nothing comes of tasks
+    that run once, or of which none has a reward.
     """
     known = [rewards for rewards in groups if rewards]
     if copies < 2 or not known:

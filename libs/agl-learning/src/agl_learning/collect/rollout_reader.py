@@ -40,7 +40,10 @@ class Reader:
 
     def check_model(self) -> None:
         """Where the adapter cannot tell models apart, say so, once, and go on with all."""
-        if self.model is None or self.adapter is None or _takes(self.adapter.adapt, "model"):
+        if self.model is None or self.adapter is None:
+            return
+        takes = inspect.signature(self.adapter.adapt).parameters
+        if "model" in takes or any(one.kind is one.VAR_KEYWORD for one in takes.values()):
             return
         logger.warning(
             "the adapter %s does not take model=, and so cannot tell calls of %r from those "
@@ -176,9 +179,3 @@ def _tokens_left_out(
         sampled, given = sampled + len(answer), given + len(prompt) - known
         begun += [prompt, prompt + answer]
     return sampled, given
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has a parameter of this name, or any."""
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())

@@ -111,13 +111,11 @@ class Diagnostics:
     """Watches the training steps of a run for what may keep it from learning.
 
     Of all steps it keeps the last few whole, and of the others what is needed of their rewards.
-
-    Args:
-        steps: How many the run is to have; 0 where nobody knows.
-        estimator_of: What advantages are made of, by the model; "" where there is one.
+    The run is to have ``steps``, 0 where nobody knows; advantages of a model ("" where there is
+    one) are made by ``estimator_of`` it.
     """
 
-    def __init__(self, steps: int, estimator_of: Callable[[str], str] = str) -> None:
+    def __init__(self, steps: int, estimator_of: Callable[[str], str]) -> None:
         self._steps, self._estimator_of = steps, estimator_of
         self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
         self._means: dict[str, _Means] = {"": _Means()}

@@ -8,10 +8,7 @@ from agl.utils.logs import stderr_console
 class Bar:
     """A bar with how much is done, the time that passed and the time left; the log stays above it.
 
-    Args:
-        name: Of what is under way.
-        total: How much there is to do; None where nobody knows.
-        shown: Further texts behind the numbers, by name, in this order.
+    ``total`` is None where nobody knows it; ``shown`` are further texts behind the numbers.
     """
 
     def __init__(

@@ -69,14 +69,7 @@ class Report:
         self._diagnostics = self._new_diagnostics()
         self._is_frozen = False
         self._show = show_progress
-        self._bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
-
-    def __enter__(self) -> "Report":
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._bar.__exit__(*exc_info)
+        self.bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
 
     def go_back(
         self, step: int, evaluated: bool, noted: Iterable[Mapping[str, Any]] = ()
@@ -151,8 +144,8 @@ class Report:
         self.write(metrics)
         reward = metrics.get("reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
-        if self._bar.is_seen:
-            self._bar.update(number, reward=f"reward {shown}")
+        if self.bar.is_seen:
+            self.bar.update(number, reward=f"reward {shown}")
         elif self._show:
             logger.info(
                 "step %d of %d: reward %s, %d calls trained, %.1f s",
@@ -194,8 +187,8 @@ class Report:
         self.write(metrics)
         reward = metrics.get("val/reward/mean")
         shown = "none" if reward is None else f"{reward:.3f}"
-        if self._bar.is_seen:
-            self._bar.update(held_out=f"held-out {shown}")
+        if self.bar.is_seen:
+            self.bar.update(held_out=f"held-out {shown}")
         elif self._show:
             logger.info("after step %d: held-out reward %s", step, shown)
         if step == 0 and (sign := nothing_to_gain(metrics)) is not None:

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -68,7 +68,7 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
     path = Path(folder) / FILE
     try:
         record = json.loads(path.read_text("utf-8"))
-        return generation_of({**record, "number": record.pop("generation")})
+        return Generation(number=record.pop("generation"), **record)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -76,17 +76,6 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
             f"{path}: expected the id of a run and the number of its starts; this cannot be read "
             f"({error!r}). Put it back from a copy, or give another run_dir"
         ) from error
-
-
-def generation_of(record: Mapping[str, Any]) -> Generation:
-    """What ``asdict`` was made of, out of JSON."""
-    return Generation(
-        str(record["run"]),
-        int(record["number"]),
-        record.get("origin"),
-        record.get("algorithm"),
-        dict(record.get("shape") or {}),
-    )
 
 
 def write_generation(folder: str | os.PathLike[str], now: Generation) -> None:
@@ -100,11 +89,9 @@ def next_generation(
 ) -> Generation:
     """The next start of the run in a folder, which is not written yet.
 
-    Args:
-        folder: Of the run.
-        begun: Has the run and the start from its trainer; without one, and where the folder is
-            another run's already, the folder counts.
-        about: Further fields of ``Generation``; those that are not given stay as they are.
+    An algorithm has the run and the start from its trainer; without one, and where the folder is
+    another run's already, the folder counts. Fields of ``Generation`` that are not given by
+    ``about`` stay as they are.
 
     Raises:
         ConfigError: See ``read_generation``.

@@ -16,10 +16,9 @@ Note = dict[str, Any]
 
 
 class Notes:
-    """Lines of JSON in ``notes.jsonl``; a last one that a kill cut off counts as not written.
+    """Lines of JSON in ``notes.jsonl`` of a run's folder, which this process holds.
 
-    Args:
-        folder: Of the run, which this process holds.
+    A last one that a kill cut off counts as not written.
 
     Raises:
         ConfigError: Another line cannot be read.

@@ -18,8 +18,8 @@ from agl_learning.run.checkpoint import (
     whole_checkpoints,
 )
 from agl_learning.run.folder import (
+    Generation,
     check_algorithm,
-    generation_of,
     read_generation,
     write_generation,
 )
@@ -52,7 +52,7 @@ def mend_generation(folder: Path) -> None:
     start = {} if newest is None else Progress.of(newest).start
     if start:
         logger.warning("%s %s; %s has what it said", folder / FILE, why, newest)
-        known = generation_of(start)
+        known = Generation(**start)
         write_generation(folder, replace(known, number=known.number + LATER_STARTS))
     elif problem is not None:
         raise problem
@@ -121,11 +121,8 @@ def find_origin(
 ) -> Origin:
     """Check everything about a start that can be said before a model is loaded.
 
-    Args:
-        name: Of the algorithm.
-        run_dir: Folder of the run; None takes that of the checkpoint, or a new one.
-        resume_from: A checkpoint, or the folder of a run; None begins anew.
-        steps: How many the run is to have; None where one that has them all may start again.
+    ``run_dir`` and ``resume_from`` are options of ``OnlineTraining``; without ``steps`` a run that
+    has all its steps may start again.
 
     Raises:
         ConfigError: Checkpoint or folder are not usable, or nothing is left to do.

@@ -11,7 +11,6 @@ from agl.store.base import LightningStore
 from agl_learning.advantages.weighing import Weighed
 from agl_learning.collect.results import Collected
 from agl_records.ledger.documents import each_part
-from agl_records.ledger.ledger import ledger_parts
 from agl_records.types import LedgerPart
 
 _TINY = 1e-5
@@ -103,7 +102,8 @@ class Replay:
             if part.rollout_id in ids
         ]
         before = _bins(parts)
-        now = _bins(ledger_parts(collected.ledger, collected.rollouts))
+        collected.ledger.check()
+        now = _bins(collected.ledger.parts())
         for number, what in enumerate(("bins", "rewards", "advantages")):
             was = {key: values[number] for key, values in before.items()}
             is_now = {key: values[number] for key, values in now.items()}

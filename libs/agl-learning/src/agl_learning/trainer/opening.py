@@ -43,7 +43,7 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
         session.begun_at = 0 if origin.is_same_run else progress.step
         training.enter(session)
         try:
-            with session.report:
+            with session.report.bar:
                 await training.begin(origin.checkpoint, progress, folder)
                 session.collector.reader.model = training.trained_model()
                 # Killed here, the next start must find the same checkpoint, and what changed.

@@ -1,11 +1,16 @@
-"""One start of a run while it runs: its folder, sums and report."""
+"""One start of a run while it runs: its folder, sums and report, and what hooks ask of it."""
 
+import logging
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from agl.errors import ConfigError
+from agl.plugins.hooks import CALLED, HookCaller, HookManager
 from agl.store.base import LightningStore
+from agl.utils.json_values import json_of, parse_json
+from agl.utils.text import full_name_of
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import Totals
@@ -13,8 +18,73 @@ from agl_learning.reports.report import Report
 from agl_learning.run.checkpoint import Progress
 from agl_learning.run.folder import Generation
 from agl_learning.run.records import Records
-from agl_learning.trainer.requests import Requests
 from agl_records.ledger.ledger import save_ledger
+from agl_runs.secrets import redact
+
+logger = logging.getLogger("agl.learning")
+
+
+class Requests:
+    """What was asked of one start of a run, and is still to be done.
+
+    A hook with ``state_dict()`` and ``load_state_dict(state)`` has what the first gives, JSON
+    values, in each checkpoint, and gets it back when a run goes on from there. Of what comes again
+    after that checkpoint it hears again, as its state is from before; other hooks do not. A state
+    is of a class, a dataclass's options but secrets, and the place among hooks alike in these.
+    """
+
+    def __init__(self, hooks: Sequence[Any], progress: Progress) -> None:
+        self.saves = self.evaluates = False
+        stateful = [hook for hook in hooks if hasattr(hook, "load_state_dict")]
+        self._again = HookCaller(stateful, manager=HookManager())
+        self._hooks = _by_name(stateful)
+        known = self._hooks.keys() & progress.hooks.keys()
+        for name in known:
+            try:
+                self._hooks[name].load_state_dict(progress.hooks[name])
+            except Exception as error:
+                raise ConfigError(
+                    f"hook {name!r} cannot load the state that the checkpoint has of it ({error!r})"
+                    ". Mend its load_state_dict, or leave it out of the hooks"
+                ) from error
+        lost = sorted(progress.hooks.keys() - known)
+        if lost:
+            logger.warning(
+                "the checkpoint has states of hooks that are not given, with these options and as "
+                "often; they are not loaded: %s. Given are: %s",
+                *("; ".join(lost), "; ".join(self._hooks) or "none"),
+            )
+        # Noted of a hook with a state, by which it is known whether that hook is there.
+        self.ends = progress.ended if known and not lost else ""
+        """Which hook asked the run to end, and why; "" while none has."""
+        self._stays_ended = bool(self.ends)
+        if self.ends:
+            logger.warning("%s; leave that hook out to have more steps", self.ends)
+
+    def end(self, step: int, why: str) -> None:
+        """A hook asks the run to end after the step under way; ``step`` is the newest done."""
+        if not self.ends:
+            who = CALLED.get() or "the program"
+            self.ends = f"after step {step}, {who} asked the run to end" + (why and f": {why}")
+            logger.warning("%s", self.ends)
+            kind = who.partition("#")[0]
+            self._stays_ended = any(
+                name.startswith((f"{kind}(", f"{kind},")) for name in self._hooks
+            )
+
+    async def tell_again(self, hook: str, **arguments: Any) -> None:
+        """Call a hook of those with a state: what it tells of has come again."""
+        await self._again.call(hook, **arguments)
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint notes, by the fields of ``Progress``."""
+        states: dict[str, Any] = {}
+        for name, hook in self._hooks.items():
+            try:
+                states[name] = parse_json(json_of(hook.state_dict(), "it"))
+            except Exception as error:
+                logger.error("hook %r: its state is not in the checkpoint: %s", name, error)
+        return {"hooks": states, "ended": self.ends if self._stays_ended else ""}
 
 
 @dataclass(eq=False)
@@ -73,3 +143,17 @@ class Session:
             version=version,
         )
         self.totals.add(collected)
+
+
+def _by_name(hooks: Sequence[Any]) -> dict[str, Any]:
+    """Hooks by class and options, and those that are alike in these by their place."""
+    names: list[str] = []
+    for hook in hooks:
+        given = fields(hook) if is_dataclass(hook) else ()
+        known = {one.name: getattr(hook, one.name) for one in given if one.init and one.repr}
+        options = ", ".join(f"{option}={value!r}" for option, value in redact(known).items())
+        names.append(full_name_of(cast("Any", type(hook))) + (f"({options})" if given else ""))
+    return {
+        f"{name}, {names[:n].count(name) + 1} of {names.count(name)}": hooks[n]
+        for n, name in enumerate(names)
+    }

@@ -19,28 +19,18 @@ async def child(
     command: Sequence[str],
     log: Path,
     environment: Mapping[str, str] | None = None,
-    grace_seconds: float = GRACE_SECONDS,
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A running command, under ``guard``; ended with all its children when the block ends.
 
-    Args:
-        command: Program and arguments.
-        log: Gets what it writes, after what is there.
-        environment: Added to this process's own.
-        grace_seconds: Between the request to end and the kill.
+    What it writes comes to the end of ``log``; ``environment`` is added to this process's own.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         file.write(f"--- {' '.join(command)}\n".encode())
         file.flush()
         process = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-m",
-                "agl_models.processes.guard",
-                str(os.getpid()),
-                str(grace_seconds),
-            ),
+            *(sys.executable, "-m", "agl_models.processes.guard"),
+            *(str(os.getpid()), str(GRACE_SECONDS)),
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,
@@ -57,7 +47,7 @@ async def child(
             process.send_signal(signal.SIGTERM)
             try:
                 # Shielded: a cancelled run still waits, so that ports and memory are free after it.
-                await asyncio.shield(asyncio.wait_for(process.wait(), grace_seconds + 5))
+                await asyncio.shield(asyncio.wait_for(process.wait(), GRACE_SECONDS + 5))
             except TimeoutError:
                 process.kill()
 

@@ -63,11 +63,7 @@ class Batcher:
     """Samples for many requests at once, in a thread of its own. Lives in one event loop.
 
     A request joins those in progress at the next step. Only when somebody waits to change the
-    weights, those in progress end first.
-
-    Args:
-        sampler: Does the work.
-        weights: Used as long as anything is sampled.
+    weights, which are used as long as anything is sampled, those in progress end first.
     """
 
     def __init__(self, sampler: Sampler, weights: Weights) -> None:

@@ -41,13 +41,7 @@ class FormRequest(TextRequest):
 
 
 class Forms:
-    """What answers of one model can be held to.
-
-    Args:
-        tokenizer: The model's, of a kind that ``llguidance`` knows.
-        vocabulary_size: How many logits the model has.
-        end_token_ids: What ends an answer.
-    """
+    """What answers of one model, with a tokenizer that ``llguidance`` knows, can be held to."""
 
     def __init__(self, tokenizer: Any, vocabulary_size: int, end_token_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -240,10 +234,7 @@ def split_calls(
 ) -> tuple[str, list[dict[str, Any]]]:
     """An answer's text without the calls of tools in it, and those; what is none stays text.
 
-    Args:
-        text: What was sampled.
-        prompt_token_ids: With ``index`` they make the ids of calls: the same request has the same.
-        index: Of the choice.
+    Prompt and ``index`` of the choice make the ids of calls: the same request has the same.
     """
     key = hashlib.sha256(f"{index}:{list(prompt_token_ids)}".encode()).hexdigest()[:20]
     calls: list[dict[str, Any]] = []

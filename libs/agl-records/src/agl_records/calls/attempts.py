@@ -14,12 +14,10 @@ AttemptKey = tuple[str, str]
 def unused_attempts(
     groups: Mapping[AttemptKey, Sequence[Span]], attempts: Sequence[Attempt] | None
 ) -> dict[AttemptKey, tuple[ExclusionReason, str]]:
-    """The attempts that are not used, with code and sentence.
+    """The attempts that are not used, with code and sentence, out of the spans of each.
 
-    Args:
-        groups: The spans of each attempt.
-        attempts: Of the same rollouts: then the last that succeeded is used; otherwise the one
-            that began last.
+    Where ``attempts`` of the same rollouts are given, the last that succeeded is used; otherwise
+    the one that began last.
     """
     in_order = sorted(attempts or (), key=lambda attempt: attempt.sequence_id)
     status = {(a.rollout_id, a.attempt_id): a.status for a in in_order}

@@ -28,12 +28,7 @@ _Saying = tuple[Any, ...]
 
 
 def decided(calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[ModelCall]:
-    """The calls of one attempt, those with several answers with the one that was used.
-
-    Args:
-        calls: In the order of their numbers.
-        spans: All spans of the attempt.
-    """
+    """The calls of one attempt in order, those with several answers with the one that was used."""
     named = _named(calls, spans)
     return [
         _decided(call, calls[number + 1 :], named.get(number)) if call.choices else call

@@ -233,9 +233,7 @@ def by_attempt(spans: Iterable[Span]) -> dict[tuple[str, str], list[Span]]:
 def recorded_calls(spans: Sequence[Span], attempt: Sequence[Span] | None = None) -> list[Recorded]:
     """The calls of one attempt, each once, in order; unreadable ones are marked and kept.
 
-    Args:
-        spans: Those that may be calls.
-        attempt: All of the attempt, which say what became of an answer; None takes ``spans``.
+    All spans of the ``attempt`` say what became of an answer; without them those that may be calls.
     """
     if not spans:
         return []

@@ -139,11 +139,9 @@ class Fields:
             self.any(name)
 
     def end(self, *passed_over: str, hints: Mapping[str, str] = _NO_HINTS) -> None:
-        """All that is understood has been read.
+        """All that is understood has been read, but for fields that change nothing.
 
-        Args:
-            passed_over: Fields that change nothing about the answer.
-            hints: Field -> what to do about another one.
+        ``hints`` say of some others what to do about them.
 
         Raises:
             FieldError: There is more.

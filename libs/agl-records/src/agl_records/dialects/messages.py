@@ -52,9 +52,7 @@ def _is_billing(block: Any) -> bool:
 def message(message: Fields, referred: set[str]) -> list[dict[str, Any]]:
     """A message; results of tools that stand in it are messages of their own.
 
-    Args:
-        message: With ``role`` and ``content``.
-        referred: Gets the names of deferred tools that were found.
+    ``referred`` gets the names of deferred tools that were found.
 
     Raises:
         FieldError: It has no role or content, or something that cannot be translated.
@@ -138,11 +136,7 @@ def _arguments(block: Fields) -> str:
 def _content(
     owner: Fields, content: Any, name: str, referred: set[str] | None = None
 ) -> str | list[dict[str, Any]]:
-    """The same as one message's content.
-
-    Args:
-        referred: Gets the names of deferred tools that were found; None where there are none.
-    """
+    """The same as one message's content; without ``referred`` no tools are deferred."""
     if isinstance(content, str):
         return content
     parts: list[dict[str, Any]] = []
@@ -213,9 +207,7 @@ def _image_url(source: Fields | None, block: Fields) -> str:
 def _tool(tool: Fields, referred: set[str] | None) -> dict[str, Any] | None:
     """None for a deferred tool that no result of a search has named yet, and for a server's.
 
-    Args:
-        tool: As it came.
-        referred: The names of those that were found; None where the search is left out.
+    Without ``referred``, the names of those that were found, the search is left out.
     """
     kind = tool.peek("type")
     if str(kind).startswith(_HOSTED) and not tool.is_recorded:

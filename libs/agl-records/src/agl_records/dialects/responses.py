@@ -58,12 +58,7 @@ def _items_of(request: Fields) -> list[Any]:
 
 
 def item_messages(items: Iterable[Fields], tools: list[Tool]) -> list[dict[str, Any]]:
-    """Messages of items, those of an answer too.
-
-    Args:
-        items: In their order.
-        tools: Gets the tools that stand among them.
-    """
+    """Messages of items, those of an answer too; ``tools`` gets those that stand among them."""
     messages: list[dict[str, Any]] = []
     turn = _Turn(messages, tools)
     for item in items:
@@ -76,11 +71,7 @@ class _Turn:
     """Puts items together that were one message of the model: its thoughts, text and tool calls.
 
     Chat templates write them as one message, and so the ids of the next prompt begin with those
-    of this one.
-
-    Args:
-        messages: Where finished messages go.
-        tools: Where tools go that are offered on the way.
+    of this one. Finished ones go to ``messages``, tools that are offered on the way to ``tools``.
     """
 
     def __init__(self, messages: list[dict[str, Any]], tools: list[Tool]) -> None:
@@ -215,5 +206,7 @@ def _part(part: Fields) -> dict[str, Any] | None:
             "takes input_text, input_image, output_text and refusal. Give what it says as text",
         )
         return None
-    part.end(hints={"file_id": "the gateway keeps no files; send 'image_url', which may be a data URL"})
+    part.end(
+        hints={"file_id": "the gateway keeps no files; send 'image_url', which may be a data URL"}
+    )
     return translated

@@ -152,9 +152,7 @@ def _shell_arguments(item: Fields) -> dict[str, Any]:
 def read_tools(offered: Iterable[Fields], found: bool = False) -> list[Tool]:
     """The tools that are offered.
 
-    Args:
-        offered: Each as it came.
-        found: A search has found them, so that those whose loading was deferred are offered now.
+    Those whose loading is deferred are offered once a search has ``found`` them.
 
     Raises:
         FieldError: A field is wrong, or it is a tool that somebody else would have to run.

@@ -69,14 +69,9 @@ async def each_part(
     step: int | None = None,
     lost: bool | None = None,
 ) -> AsyncGenerator[LedgerPart]:
-    """Accounts of rollouts, by run and step, read page by page.
+    """Accounts of rollouts, by run and step, read page by page; an empty list of ids matches none.
 
-    Args:
-        store: Where they are; one that keeps no documents has none.
-        rollout_id_in: Only of these; an empty one matches nothing.
-        run: Only of this run.
-        step: Only of this step.
-        lost: Only those that the run went back behind, or only those that count; None for all.
+    With ``lost`` only those that the run went back behind; with False only those that count.
     """
     prefix = _prefix(run, step)
     after = None

@@ -324,29 +324,6 @@ async def save_ledger(
     if run is None and rollouts:
         about = rollouts[0].metadata or {}
         run, generation = about.get("run"), about.get("generation", generation)
-    parts = ledger_parts(
-        ledger,
-        rollouts,
-        step=step,
-        algorithm=algorithm,
-        run=run,
-        generation=generation,
-        version=None if version is None else str(version),
-    )
-    await put_parts(store, parts)
-
-
-def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> list[LedgerPart]:
-    """What ``save_ledger`` keeps, for those who keep it later.
-
-    Args:
-        ledger: See ``save_ledger``.
-        rollouts: See there.
-        about: Fields of ``LedgerPart``.
-
-    Raises:
-        LedgerError: It does not balance, or knows a rollout that was not given.
-    """
     ledger.check()
     modes = {rollout.rollout_id: rollout.mode for rollout in rollouts}
     if missing := [one for one in ledger.rollout_ids if one not in modes]:
@@ -354,9 +331,15 @@ def ledger_parts(ledger: Ledger, rollouts: Sequence[Rollout], **about: Any) -> l
             f"the ledger knows {len(missing)} rollouts that were not given ({missing[:3]}). Give "
             "all, those that were lost and ran again too: Collected.rollouts has them"
         )
-    return [
-        part.model_copy(update={"mode": modes[part.rollout_id]}) for part in ledger.parts(**about)
-    ]
+    parts = ledger.parts(
+        step=step,
+        algorithm=algorithm,
+        run=run,
+        generation=generation,
+        version=None if version is None else str(version),
+    )
+    with_modes = [part.model_copy(update={"mode": modes[part.rollout_id]}) for part in parts]
+    await put_parts(store, with_modes)
 
 
 async def load_parts(
