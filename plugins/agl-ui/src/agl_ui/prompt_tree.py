@@ -11,7 +11,7 @@ from agl.errors import AglError, NotSupportedError
 from agl.types import PromptTemplate
 from agl_ui.data_sources import DataSource
 from agl_views.runs.prompt_runs import PromptRuns
-from agl_views.tables.paging import page_behind
+from agl_views.tables.rollout_table import page_behind
 
 PAGE, MOST_AT_ONCE = 500, 10_000
 """Rollouts that are asked for at a time, and that one request reads."""

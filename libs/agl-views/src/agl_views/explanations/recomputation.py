@@ -38,15 +38,9 @@ async def recompute(
     item: Item,
     estimator: str,
 ) -> Recomputed:
-    """Compute what a call got once more.
+    """Compute what a call got once more, as the configuration of its run says how.
 
-    Args:
-        store: Where the spans of its step are.
-        run: Whose configuration says how.
-        options: Of the algorithm.
-        chain: Of its rollout.
-        item: The call in the ledger.
-        estimator: That made its advantage; "" where that is not recorded.
+    The estimator is the one that made its advantage; "" where that is not recorded.
     """
     siblings, served_model = chain.siblings, chain.calls[item.call_id].served_model
     model, problem = None, ""

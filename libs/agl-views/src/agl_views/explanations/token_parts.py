@@ -153,12 +153,7 @@ class TokenExplanation:
 
 
 def terms_of(found: TokenExplanation, options: Mapping[str, Any]) -> tuple[Term, ...]:
-    """The terms of a token; none where no reward reached it.
-
-    Args:
-        found: All else about it.
-        options: Of the algorithm.
-    """
+    """The terms of a token, out of all else about it; none where no reward reached it."""
     if found.call.reward is None:
         return ()
     terms = [*_rewards(found, found.call.reward, options)]

@@ -53,13 +53,10 @@ class Trace:
 
 
 async def read_trace(store: LightningStore, rollout_id: str, *, part: Part | None = None) -> Trace:
-    """Read the spans of a rollout.
+    """Read the spans of a rollout: all, or of a long trace a part.
 
-    Args:
-        store: Where they are.
-        rollout_id: Whose.
-        part: Of a long trace only these model calls, as a gateway recorded them, and annotations,
-            rewards among them; None for all spans, however many.
+    Of that it has only these model calls, as a gateway recorded them, and annotations, rewards
+    among them.
     """
     total = 0 if part is None else (await store.query_spans(rollout_id, limit=1)).total
     if part is None or total <= MOST_SPANS:

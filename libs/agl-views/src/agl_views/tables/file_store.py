@@ -49,11 +49,7 @@ def _thread() -> ThreadPoolExecutor:
 
 
 class FewOpen:
-    """Of many files only some are open at once: the one that was used longest ago is closed.
-
-    Args:
-        most: So many are open.
-    """
+    """Of many files only some are open at once: the one that was used longest ago is closed."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from agl.errors import InvalidQueryError
+from agl.errors import InvalidQueryError, NotSupportedError
 from agl.store.base import LightningStore
-from agl.store.queries import PAGE
-from agl.types import Rollout
+from agl.store.queries import PAGE, each_record
+from agl.types import PaginatedResult, Rollout
 from agl_sqlite.ids import id_begins, number_of
 from agl_views.tables.file_store import ask_file
-from agl_views.tables.paging import page_behind
 
 Sort = Literal["time", "reward", "seconds", "ended", "status"]
 NEWEST: Final = 20_000
@@ -129,10 +128,6 @@ async def listed(store: LightningStore, wanted: Wanted) -> Listed:
 
 def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], int | None]:
     """Ids of rollouts in a store's file.
-
-    Args:
-        connection: To the file.
-        wanted: Which.
 
     Returns:
         The ids in their order; and how many rollouts are wanted in all, None where they are many,
@@ -289,6 +284,30 @@ async def _by_contract(store: LightningStore, wanted: Wanted) -> Listed:
     begin = ids.index(wanted.after) + 1 if wanted.after in ids else 0
     end = None if wanted.most is None else begin + wanted.most
     return Listed(ids[begin:end], found[begin:end], len(found), note)
+
+
+async def page_behind(
+    store: LightningStore, last: str | None, number: int | None, *, limit: int, **asked: Any
+) -> PaginatedResult[Rollout]:
+    """The rollouts behind one, as ``query_rollouts`` has them.
+
+    After ``last``, None begins, of which ``number`` were read, None where nobody has counted. A
+    store of 0.3, behind its server, is asked by number; with the newest first, what is queued
+    meanwhile shifts its pages.
+    """
+    key = {} if last is None else {"after": last}
+    try:
+        return await store.query_rollouts(**key, limit=limit, **asked)
+    except NotSupportedError:
+        if last is None:
+            raise
+    if number is None:
+        number = 0
+        async for one in each_record(store.query_rollouts, **asked):
+            number += 1
+            if one.rollout_id == last:
+                break
+    return await store.query_rollouts(offset=number, limit=limit, **asked)
 
 
 _KEYS: Final[dict[str, Callable[[Rollout], Any]]] = {

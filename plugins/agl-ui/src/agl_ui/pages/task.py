@@ -23,7 +23,7 @@ from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
 from agl_views.explanations.turns import Turn, num_common, turns
 from agl_views.tables.file_store import ask_file
-from agl_views.tables.paging import page_behind
+from agl_views.tables.rollout_table import page_behind
 
 AROUND = 1_000
 """Rollouts before and after the one that is asked for, among which those of its task are."""
