@@ -1,12 +1,11 @@
-"""What those share that ask a provider: its errors, messages without secrets, how long to wait."""
+"""What those share that ask a provider: its errors, and how long to wait."""
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 from agl.errors import AlgorithmError, ConfigError, install_line
-from agl.utils.secrets import HIDDEN
 
 
 class RemoteRefusalError(AlgorithmError):
@@ -19,14 +18,6 @@ def not_installed(algorithm: str, plugin: str, error: ImportError) -> ConfigErro
         f"algorithm {algorithm!r} (plugin {plugin!r}) needs {error.name!r}, which is not "
         f"installed. Run: {install_line(plugin)}"
     )
-
-
-def hide(text: str, secrets: Collection[str]) -> str:
-    """``text`` without any of the secrets: a service may repeat in an error what it was sent."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, HIDDEN)
-    return text
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from azure.identity import DefaultAzureCredential
 
+from agl.utils.secrets import learn
 from agl_azure.errors import SDK_ERRORS, is_passing, refusal
 from agl_azure.options import AzureOptions
 from agl_models.provider_errors import RemoteRefusalError, retry_after
@@ -32,7 +33,7 @@ GROWTH = 1.5
 
 
 class Keys:
-    """A credential, as azure-core takes it, that knows which tokens it gave.
+    """A credential, as azure-core takes it; its key and tokens are hidden wherever agl writes.
 
     Args:
         api_key: Of the resource; None uses the login for it, too.
@@ -42,20 +43,14 @@ class Keys:
     def __init__(self, api_key: str | None, credential: Any) -> None:
         self.api_key = api_key
         self._credential = credential
-        self._tokens: list[str] = []
-
-    @property
-    def secrets(self) -> list[str]:
-        """What must be in no message."""
-        return [one for one in (self.api_key, *self._tokens) if one]
+        learn(api_key)
 
     def get_token(self, *scopes: str, **options: Any) -> Any:
         """A token of the login."""
         if self._credential is None:
             self._credential = DefaultAzureCredential()
         token = self._credential.get_token(*scopes, **options)
-        if token.token not in self._tokens:
-            self._tokens = [*self._tokens[-9:], token.token]
+        learn(token.token)
         return token
 
     async def token(self) -> str:
@@ -85,7 +80,7 @@ class AzureClient:
         try:
             return await answer
         except SDK_ERRORS as error:
-            raise refusal(doing, error, self.keys.secrets) from None
+            raise refusal(doing, error) from None
 
     async def until(self, look: Callable[[], Awaitable[T]], what: str, seconds: float) -> T:
         """Look again and again until it is so; a service that is away for a while ends nothing.
@@ -109,9 +104,9 @@ class AzureClient:
                 now = f"; it is {str(error)!r} now"
             except SDK_ERRORS as error:
                 if not is_passing(error):
-                    raise refusal(f"wait for {what}", error, self.keys.secrets) from None
+                    raise refusal(f"wait for {what}", error) from None
                 wait = pause_after(error, pause)
-                logger.warning("%s", refusal(f"look at {what}", error, self.keys.secrets))
+                logger.warning("%s", refusal(f"look at {what}", error))
             if time.monotonic() + wait > deadline:
                 raise RemoteRefusalError(
                     f"AzureSFT: waited {seconds:.0f} seconds for {what}{now}. It may still get "

@@ -12,8 +12,9 @@ from azure.core.exceptions import (
 from openai import APIConnectionError, OpenAIError
 
 from agl.errors import AglError, ConfigError
+from agl.utils.secrets import hide
 from agl_azure.data import is_filtered
-from agl_models.provider_errors import RemoteRefusalError, hide, status_of
+from agl_models.provider_errors import RemoteRefusalError, status_of
 
 SDK_ERRORS = (OpenAIError, AzureError)
 
@@ -69,12 +70,11 @@ def is_passing(error: BaseException) -> bool:
     return (status == 429 and not _is_quota(error)) or status in (408, 409) or status >= 500
 
 
-def refusal(doing: str, error: BaseException, secrets: Collection[str]) -> AglError:
+def refusal(doing: str, error: BaseException) -> AglError:
     """The error to raise for one of an SDK.
 
     Args:
         doing: What was tried, and on which thing: ``upload 'a.jsonl' to https://...``.
-        secrets: What must not be in the message.
 
     Returns:
         A ``ConfigError`` where the key, the address, the region or a name is wrong; else a
@@ -87,7 +87,7 @@ def refusal(doing: str, error: BaseException, secrets: Collection[str]) -> AglEr
         kind, advice = _USED_UP
     elif status is None and isinstance(error, ClientAuthenticationError):  # there is no login
         kind, advice = _ADVICE[401]
-    return kind(f"AzureSFT: could not {doing}: {answer}: {hide(message, secrets)}. {advice}")
+    return kind(f"AzureSFT: could not {doing}: {answer}: {hide(message)}. {advice}")
 
 
 def failed_job(job_id: str, status: str, error: Any, events: Collection[str]) -> JobFailedError:

@@ -221,7 +221,7 @@ class Jobs(AzureClient):
             try:
                 return (await once.fine_tuning.jobs.create(**job)).id
             except SDK_ERRORS as error:
-                refused = refusal(doing, error, self.keys.secrets)
+                refused = refusal(doing, error)
                 if not is_passing(error) or look == BILLED_REQUEST_LOOKS:
                     raise refused from None
                 logger.warning("%s; looking whether the job was started", refused)

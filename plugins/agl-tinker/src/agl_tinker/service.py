@@ -16,7 +16,8 @@ import tinker
 from tinker import types
 
 from agl.errors import AglError, ConfigError
-from agl_models.provider_errors import RemoteRefusalError, hide, status_of
+from agl.utils.secrets import hide, learn
+from agl_models.provider_errors import RemoteRefusalError, status_of
 from agl_tinker.data import Loss, logprob_gap, shifted
 
 T = TypeVar("T")
@@ -60,8 +61,7 @@ class TinkerService:
     """
 
     def __init__(self, base_url: str | None, api_key: str | None, label: str) -> None:
-        key = api_key or os.environ.get("TINKER_API_KEY")
-        self._secrets = [key] if key else []
+        learn(api_key or os.environ.get("TINKER_API_KEY"))
         self._rest = partial(tinker.RestClient, base_url=base_url, api_key=api_key)
         self._service = tinker.ServiceClient(
             {"agl": label}, display_name=label, base_url=base_url, api_key=api_key
@@ -200,7 +200,7 @@ class TinkerService:
             raise self._refusal(doing, error) from None
 
     def _refusal(self, doing: str, error: BaseException) -> AglError:
-        said = hide(str(getattr(error, "message", "") or error), self._secrets)
+        said = hide(str(getattr(error, "message", "") or error))
         status = status_of(error) or _status_in(said)
         what = f"Tinker: could not {doing}: {f'{status}: ' if status else ''}{said}"
         if status not in _ADVICE and type(error) is tinker.TinkerError:

@@ -44,7 +44,6 @@ class Shuffled(TaskOrder):
     """Every task once before any comes again, each time in another order."""
 
     def order(self, tasks: Sequence[Any], number: int, random: Random) -> Sequence[int]:
-        """See ``TaskOrder.order``."""
         positions = list(range(len(tasks)))
         random.shuffle(positions)
         return positions
@@ -54,7 +53,6 @@ class AsGiven(TaskOrder):
     """As they stand in the dataset, again and again."""
 
     def order(self, tasks: Sequence[Any], number: int, random: Random) -> Sequence[int]:
-        """See ``TaskOrder.order``."""
         return range(len(tasks))
 
 

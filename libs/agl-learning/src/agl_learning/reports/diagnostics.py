@@ -115,7 +115,7 @@ class Diagnostics:
     one) are made by ``estimator_of`` it.
     """
 
-    def __init__(self, steps: int, estimator_of: Callable[[str], str]) -> None:
+    def __init__(self, steps: int, estimator_of: Callable[[str], str] = str) -> None:
         self._steps, self._estimator_of = steps, estimator_of
         self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
         self._means: dict[str, _Means] = {"": _Means()}

@@ -68,7 +68,8 @@ def read_generation(folder: str | os.PathLike[str]) -> Generation | None:
     path = Path(folder) / FILE
     try:
         record = json.loads(path.read_text("utf-8"))
-        return Generation(number=record.pop("generation"), **record)
+        number = record.pop("generation")
+        return Generation(**{**record, "number": number})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -188,9 +188,9 @@ def _check_folder(origin: Origin) -> None:
     folder = str(origin.folder)
     begun = read_generation(origin.folder)
     place = None if begun is None else begun.origin
-    if not (origin.folder / "metrics.jsonl").exists() and place in (None, origin.other_run):
-        return
-    if place is None or place != origin.other_run:
+    has_metrics = (origin.folder / "metrics.jsonl").exists()
+    is_another = has_metrics if place is None else place != origin.other_run
+    if is_another:
         which = "" if place is None else f", which began from {place!r}"
         raise ConfigError(
             f"{folder!r} holds another run already{which}. Give another run_dir, or continue that "

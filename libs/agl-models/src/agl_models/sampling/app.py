@@ -172,10 +172,8 @@ class ChatApp(ModelApp[FormRequest]):
             for index, task in enumerate(tasks):
                 completion, version = await task
                 whole = self._ended(request, index, sampling[index], completion, version)
-                piece = replace(
-                    whole, text=stream.rest(index, whole.text), token_ids=[], logprobs=[]
-                )
-                piece.token_texts = None
+                nothing: dict[str, Any] = {"token_ids": [], "logprobs": [], "token_texts": None}
+                piece = replace(whole, text=stream.rest(index, whole.text), **nothing)
                 ended.append(piece)
                 await _write(send, writer.chunk(piece))
             if request.wants_usage:

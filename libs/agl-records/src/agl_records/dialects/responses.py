@@ -22,10 +22,8 @@ def conversation(
 ) -> tuple[list[dict[str, Any]], list[Tool]]:
     """Messages and tools of a request; some tools stand among the items.
 
-    Args:
-        request: As it came.
-        instructions: What it has under that name.
-        earlier: Items of the response that it goes on from, and of all before that.
+    ``instructions`` are what it has under that name, and ``earlier`` are the items of the response
+    that it goes on from, and of all before that.
 
     Raises:
         FieldError: A field is wrong, or cannot be translated.

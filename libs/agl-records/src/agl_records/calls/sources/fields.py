@@ -141,20 +141,19 @@ def listed_choices(
             contradiction=text(attributes.get(Key.CONTRADICTION)),
         )
     ]
-    for number, (answer, reason) in enumerate(zip(answers, reasons, strict=True)):
-        if number:
-            prefix = f"{Key.CHOICE.value}.{number}"
-            choices.append(
-                Choice(
-                    response=answer,
-                    token_ids=readable(token_ids, attributes.get(f"{prefix}.token_ids")),
-                    logprobs=readable(_numbers, attributes.get(f"{prefix}.logprobs")),
-                    finish_reason=reason,
-                    model_version=text(attributes.get(f"{prefix}.model_version")),
-                    version_spans=version_spans(attributes.get(f"{prefix}.model_version_spans")),
-                    contradiction=text(attributes.get(f"{prefix}.contradiction")),
-                )
+    for number in range(1, len(answers)):
+        prefix = f"{Key.CHOICE.value}.{number}"
+        choices.append(
+            Choice(
+                response=answers[number],
+                token_ids=readable(token_ids, attributes.get(f"{prefix}.token_ids")),
+                logprobs=readable(_numbers, attributes.get(f"{prefix}.logprobs")),
+                finish_reason=reasons[number],
+                model_version=text(attributes.get(f"{prefix}.model_version")),
+                version_spans=version_spans(attributes.get(f"{prefix}.model_version_spans")),
+                contradiction=text(attributes.get(f"{prefix}.contradiction")),
             )
+        )
     return choices
 
 
@@ -228,18 +227,13 @@ def completion_fields(output: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(choice: Mapping[str, Any], ids: Any, unreadable: list[str]) -> Choice:
     extra = choice.get("provider_specific_fields") or {}
     message = choice.get("message") or {}
+    places = (ids, choice.get("token_ids"), extra.get("token_ids"))
+    given = next((one for one in places if one is not None), None)
+    content = (choice.get("logprobs") or {}).get("content")
     return Choice(
         response=dict(message) or None,
-        token_ids=readable(
-            token_ids,
-            next(
-                (g for g in (ids, choice.get("token_ids")) if g is not None), extra.get("token_ids")
-            ),
-            unreadable,
-        ),
-        logprobs=readable(
-            token_logprobs, (choice.get("logprobs") or {}).get("content"), unreadable
-        ),
+        token_ids=readable(token_ids, given, unreadable),
+        logprobs=readable(token_logprobs, content, unreadable),
         finish_reason=text(choice.get("finish_reason")),
     )
 
