@@ -7,7 +7,7 @@ from tests.models import answer_of, entry
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
-from agl_models.gateways import WHOLE_SOFTMAX
+from agl_models.versions import WHOLE_SOFTMAX
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")

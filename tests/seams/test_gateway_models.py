@@ -9,7 +9,6 @@ from tests.models import call, entry
 
 import agl
 from agl.errors import ConfigError
-from agl_models.gateways import WHOLE_SOFTMAX, model_served
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_adapters")
@@ -17,7 +16,7 @@ pytest.importorskip("agl_gateway")
 
 from agl_learning.selection import select_best
 from agl_learning.trainer.version import FineTuning
-from agl_models.versions import Served, Version
+from agl_models.versions import WHOLE_SOFTMAX, Served, Version, model_served
 
 
 async def ask(llm, model):

@@ -7,7 +7,6 @@ from .completions import (
     end_tokens as end_tokens,
     render_prompt as render_prompt,
 )
-from .gateways import WHOLE_SOFTMAX as WHOLE_SOFTMAX, model_served as model_served
 from .model_app import ModelApp as ModelApp
 from .processes.engines import EngineServer as EngineServer
 from .processes.model_process import serve_child as serve_child
@@ -22,7 +21,9 @@ from .sampling.sequences import (
 )
 from .versions import (
     MODEL_NAME as MODEL_NAME,
+    WHOLE_SOFTMAX as WHOLE_SOFTMAX,
     Served as Served,
     ServedModel as ServedModel,
     Version as Version,
+    model_served as model_served,
 )

@@ -1,16 +1,29 @@
-"""The states of the model that is trained."""
+"""The states of the model that is trained, and how a gateway serves one beside other models."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agl.algorithm.gateway import ModelConfig
+from agl.algorithm.gateway import Gateway, ModelConfig
+from agl.store.base import LightningStore
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""
+WHOLE_SOFTMAX: Mapping[str, Any] = {
+    "top_p": 1.0,
+    **dict.fromkeys(
+        ("top_k", "min_p", "top_a", "typical_p", "epsilon_cutoff", "eta_cutoff", "min_tokens")
+    ),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty")),
+    **dict.fromkeys(("length_penalty", "logit_bias", "bad_words", "allowed_token_ids")),
+    **dict.fromkeys(("ignore_eos", "use_beam_search", "best_of")),
+}
+"""Forced parameters, besides a temperature, of a model that is trained on recorded
+log-probabilities: an answer must be drawn from the distribution that they are of."""
 
 
 @dataclass(frozen=True)
@@ -70,3 +83,32 @@ class ServedModel:
         if (max_tokens := self.sampling["train"].get("max_tokens")) is not None:
             entry["max_tokens"] = max_tokens
         return entry
+
+
+@contextlib.asynccontextmanager
+async def model_served(
+    gateway: Gateway, entry: ModelConfig, store: LightningStore
+) -> AsyncGenerator[None]:
+    """Have a gateway serve one model more while this lasts, and leave it as it was.
+
+    One that ran before goes on running; one that did not is started, and stopped in the end.
+
+    Args:
+        gateway: Of the user or the trainer.
+        entry: The model.
+        store: Where calls are recorded.
+
+    Raises:
+        ConfigError: The entry is wrong, or a model of this name is served already; that one stays.
+    """
+    gateway.set_store(store)
+    gateway.add_model(entry)
+    own = not gateway.is_running()
+    try:
+        if own:
+            await gateway.start()
+        yield
+    finally:
+        gateway.remove_model(entry["model_name"])
+        if own and gateway.is_running():
+            await gateway.stop()

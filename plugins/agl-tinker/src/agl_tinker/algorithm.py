@@ -42,9 +42,8 @@ from agl_learning.reports.report import warn_of_gap
 from agl_learning.selection import select_best
 from agl_learning.trainer.billing import Bill, PaidTraining
 from agl_learning.trainer.options import Evaluation, Lora
-from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.provider_errors import not_installed
-from agl_models.versions import MODEL_NAME, Served, Version
+from agl_models.versions import MODEL_NAME, WHOLE_SOFTMAX, Served, Version
 from agl_records.training_data import TrainedModel
 from agl_runs.options import Count, Name, NotNegative, Share
 from agl_tinker.data import Loss, batches, example_of_row

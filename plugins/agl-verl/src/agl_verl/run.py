@@ -15,7 +15,7 @@ from agl_learning.collect.step_metrics import Totals
 from agl_learning.reports.report import Report
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.folder import Generation, begin_generation, mark_lost
-from agl_models.gateways import WHOLE_SOFTMAX, model_served
+from agl_models.versions import WHOLE_SOFTMAX, model_served
 from agl_records.training_data import TrainedModel
 from agl_verl.configuration import check, read
 from agl_verl.groups import Groups, Policy

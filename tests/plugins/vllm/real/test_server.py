@@ -12,8 +12,8 @@ import torch
 
 import agl
 from agl.semconv import ModelCallAttributes as Key
-from agl_models.gateways import WHOLE_SOFTMAX
 from agl_models.processes.engines import EngineServer
+from agl_models.versions import WHOLE_SOFTMAX
 from agl_torch.server import InferenceServer
 
 from .conftest import ARGUMENTS, Weights

@@ -42,8 +42,7 @@ from agl_learning.trainer.source import (
     check_source,
     reject_stale,
 )
-from agl_models.gateways import WHOLE_SOFTMAX
-from agl_models.versions import Version
+from agl_models.versions import WHOLE_SOFTMAX, Version
 from agl_records.training_data import TrainingRow
 from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 from agl_runs.options import AboveZero, Count, absolute, pick_options

@@ -13,8 +13,7 @@ from agl_learning.collect.task_order import digest
 from agl_learning.run.records import Record
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.session import Session
-from agl_models.gateways import model_served
-from agl_models.versions import Served, ServedModel, Version
+from agl_models.versions import Served, ServedModel, Version, model_served
 
 logger = logging.getLogger("agl.learning")
 

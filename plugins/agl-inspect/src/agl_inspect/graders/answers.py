@@ -14,8 +14,8 @@ from agl.types import LLM, private_of, without_private
 from agl_http.layers import EVENTS, JSON, Receive, Scope, Send, send_whole
 from agl_http.server import ServerThread
 from agl_models.completions import AnswerWriter, ChatRequest, Piece
-from agl_models.gateways import model_served
 from agl_models.model_app import ModelApp
+from agl_models.versions import model_served
 
 MODEL = "agl-probe"
 FORMS = (
