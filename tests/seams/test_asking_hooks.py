@@ -307,6 +307,8 @@ def test_what_an_update_returns_is_looked_at_before_its_step_is_kept(starts, ret
         (({}, 1), "expected a dict"),
         ({"mine": np.ones(2)}, r"metric 'mine' is array.* \(ndarray\); expected a name and a n"),
         ({"mine": "much"}, r"metric 'mine' is 'much' \(str\)"),
+        ({"mine": True}, r"metric 'mine' is True \(bool\)"),
+        ({"mine": 10**400}, r"metric 'mine' is 1000.*\(int\)"),
         ({1: 0.5}, "metric 1 is 0.5"),
         *(({name: 1}, f"{name!r} of its own") for name in ("step", "version", "val/mine")),
     ],

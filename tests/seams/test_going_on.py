@@ -50,6 +50,10 @@ class Starts:
         """Which rows an update uses; None is all."""
         self.returns: Any = None
         """What an update returns of its metrics; None is these."""
+        self.drains = False
+        """Whether an update empties its list."""
+        self.weighs: Any = list
+        """Which of the rows that are weighed are trained."""
         self.result: Any = None
         """Of the last start."""
         self.run_dir = "run"
@@ -85,11 +89,16 @@ class Starts:
         given = {"steps": 3, "group_size": COPIES, "groups_per_step": 1, "show_progress": False}
 
         class Mortal(self._class):
+            def weigh(algorithm, collected: Any) -> Any:
+                return self.weighs(super().weigh(collected))
+
             def update(algorithm, rows: Any) -> Any:
                 if algorithm.weights_version == self.dies_at_version:
                     raise OSError("the machine dies")
                 if self.takes is None:
-                    learned = super().update(rows)
+                    learned = super().update([*rows])
+                    if self.drains:
+                        rows.clear()
                     return learned if self.returns is None else self.returns(learned)
                 used = self.takes(rows)
                 return super().update(used), used
@@ -253,6 +262,34 @@ def test_the_ledger_says_trained_of_the_rows_that_an_update_used(starts: Starts)
     starts.takes = lambda rows: [*rows, replace(rows[0])]
     with pytest.raises(AlgorithmError, match="update returned 1 rows that it was not given"):
         starts.start(steps=4)
+
+
+def test_an_update_that_drains_its_list_has_trained_its_rows(starts: Starts) -> None:
+    starts.drains = True
+    done = starts.start()
+    starts.check_books(done)
+    assert done.summary["calls_trained"] == 3 * COPIES
+
+
+@pytest.mark.parametrize(
+    ("weighs", "words"),
+    [
+        (lambda rows: None, "weigh of Mortal: expected a list of rows; got None"),
+        (lambda rows: rows + rows[:1], "weigh of Mortal: 1 calls are in two rows"),
+    ],
+)
+def test_what_weigh_returns_is_looked_at(starts: Starts, weighs: Any, words: str) -> None:
+    starts.weighs = weighs
+    with pytest.raises(AlgorithmError, match=words):
+        starts.start()
+
+
+def test_the_ledger_says_trained_of_the_rows_that_weigh_left(starts: Starts) -> None:
+    starts.weighs = lambda rows: (one for one in rows if one.advantages[0].value > 0)
+    done = starts.start()
+    starts.check_books(done)
+    assert done.summary["calls_excluded"] == {"not_selected": 3 * COPIES / 2}
+    assert done.summary["calls_trained"] == 3 * COPIES / 2
 
 
 def test_no_group_has_rollouts_of_two_agents(starts, caplog) -> None:

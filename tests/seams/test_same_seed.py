@@ -13,6 +13,8 @@ from tests.digests import digests
 from tests.interpreter import python
 from tests.stores import opened
 
+import agl
+from agl.errors import AlgorithmError
 from agl.semconv import ModelCallAttributes as Key
 
 for module in ("torch", "transformers", "openai"):
@@ -122,3 +124,46 @@ def test_a_step_trained_again_in_another_process_is_equal_bit_for_bit(tmp_path, 
         assert same[f"weights after step {step}"]
         assert set(same.values()) == {True}
     assert digests(out / "run") == before
+
+
+@pytest.mark.timeout(60)
+def test_more_steps_change_no_rate_of_before_and_a_replay_has_the_options_of_its_step(
+    tmp_path, caplog
+) -> None:
+    import agl_torch
+    from agl_runs.replay import replay as train_again
+
+    from .table_model import TINY, word_of
+
+    class Dies(agl.Hook):
+        def on_step_end(self, step: int) -> None:
+            if step == 3 and not resumed:
+                raise OSError("the machine dies")
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        return float(len(await word_of(llm, task, logprobs=True)))
+
+    def trainer(**options: Any) -> agl.Trainer:
+        given = {**TINY, "groups_per_step": 1, "checkpoints": 2, "deterministic": True}
+        schedule = {"schedule": "linear", "resource_name": "llm"}
+        algorithm = agl_torch.GRPO(**{**given, **schedule, "learning_rate": 1e-2, **options})
+        about = {"run_dir": tmp_path / "run", "hooks": [Dies()], "force": "epochs" in options}
+        return agl.Trainer(algorithm=algorithm, store=store, strategy="shm", **about)
+
+    def differs(step: int, **options: Any) -> Any:
+        found = train_again(trainer(**options), agent, step)
+        return found.notes, found.first_difference and found.first_difference.what
+
+    store, resumed = agl.InMemoryLightningStore(), []
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        trainer(steps=4).fit(agent, ["one"])
+    resumed.append(True)
+    trainer(steps=8).fit(agent, ["one"])
+    assert "goes on after step 2 as what it was not: steps: 4 then, 8 now" in caplog.text
+    trainer(steps=10, epochs=2).fit(agent, ["one"])
+    for step in (1, 3, 8, 9):
+        assert differs(step, steps=10, epochs=2) == ([], None)
+    notes, what = differs(1, steps=10, epochs=2, learning_rate=1e-3)
+    assert (notes, what) != ([], None)
+    assert "learning_rate: 0.01 then, 0.001 now" in notes[0]

@@ -180,6 +180,10 @@ class Team(OnlineTraining):
         collector.reader.adapter = RowsByModel(self.get_adapter(), self._trained_models)
         return collector
 
+    @property
+    def depends_on_steps(self) -> bool:
+        return any(part.depends_on_steps for part in self._parts.values())
+
     def estimator_of(self, model: str) -> str:
         return self._parts[model].estimator_of("") if model else ""
 

@@ -55,18 +55,31 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
     return safe, unsafe
 
 
-def options_that_shape(algorithm: Algorithm) -> dict[str, Any]:
-    """The options of an algorithm on which its results depend; as JSON gives them."""
-    given = flat({"algorithm": options_of(algorithm)}).items()
-    return _that_shape({n.removeprefix("algorithm."): value for n, value in given}, algorithm)
+def options_that_shape(
+    algorithm: Algorithm, options: Mapping[str, Any] | None = None, growing: bool = False
+) -> dict[str, Any]:
+    """The options on which results depend, by dotted names; ``options`` are those of another start.
 
+    ``growing`` takes those along that may become more.
+    """
 
-def _that_shape(options: Mapping[str, Any], algorithm: Algorithm) -> dict[str, Any]:
     def shapes(name: str) -> bool:
-        grows = _is_told(name, algorithm, "growing_options")
-        return not (_IGNORED.fullmatch(name) or _is_safe(name, algorithm) or grows)
+        grows = not growing and _is_told(name, algorithm, "growing_options")
+        return not (_is_safe(name, algorithm) or grows)
 
-    return {name: value for name, value in options.items() if shapes(f"algorithm.{name}")}
+    given = flat({"algorithm": options_of(algorithm) if options is None else options})
+    return {n.removeprefix("algorithm."): value for n, value in given.items() if shapes(n)}
+
+
+def options_then(
+    before: Mapping[str, Any], now: Mapping[str, Any], algorithm: Algorithm
+) -> dict[str, Any]:
+    """The options of an earlier start that are others by now, whole; see ``shape_changes``."""
+    given: list[dict[str, Any]] = [one.get("options") or {} for one in (before, now)]
+    old, new = (options_that_shape(algorithm, one, growing=True) for one in given)
+    changed = _changed(old, new, (before.get("folder"), now.get("folder"))) if old and new else ()
+    names = {name.partition(".")[0] for name, _, _ in changed} - {"type", "credit"}
+    return {name: given[0][name] for name in names if name in given[0]}
 
 
 def _is_safe(name: str, algorithm: Algorithm) -> bool:
@@ -104,19 +117,23 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
 
 
 def shape_changes(
-    before: Mapping[str, Any], now: Mapping[str, Any], algorithm: Algorithm
+    before: Mapping[str, Any], now: Mapping[str, Any], algorithm: Algorithm, growing: bool = False
 ) -> list[str]:
     """What differs between two starts, for people; nothing of a part that one of them lacks.
 
     Args:
-        before: ``options``, of ``options_that_shape``, ``others``, of ``what_shapes``, and
-            ``folder`` of the run.
+        before: ``options``, of ``options_of``, ``others``, of ``what_shapes``, and ``folder`` of
+            the run.
         now: Likewise.
         algorithm: What it says now of its options counts, whatever it said then.
+        growing: Whether options count that may become more.
     """
     found: list[str] = []
-    before = {**before, "options": _that_shape(before.get("options") or {}, algorithm)}
     homes = before.get("folder"), now.get("folder")
+    before, now = (
+        {**one, "options": options_that_shape(algorithm, one.get("options") or {}, growing)}
+        for one in (before, now)
+    )
     for part in ("options", "others"):
         old, new = (cast("Mapping[str, Any]", one.get(part) or {}) for one in (before, now))
         # One was begun from Python, which records less.

@@ -350,6 +350,10 @@ class PolicyTraining(OnlineTraining):
         return learned, [row for row, sample in pairs if whole or not sample.is_masked]
 
     @property
+    def depends_on_steps(self) -> bool:
+        return self.schedule.type != "constant"
+
+    @property
     def trains_whole_rows(self) -> bool:
         return bool(self.entropy_bonus or (self.penalises_loss and self.kl.coefficient))
 

@@ -47,11 +47,22 @@ class Generation:
     shape: dict[str, Any] = field(default_factory=dict[str, Any])
     """On what its results depend: ``options`` of the algorithm, all ``others``, and its ``folder``
     then; JSON values."""
+    earlier: list[tuple[int, dict[str, Any]]] = field(default_factory=lambda: [])
+    """Shapes that starts before had, without ``others``, each with the last such start."""
 
     @property
     def metadata(self) -> dict[str, Any]:
         """For rollouts."""
         return {"run": self.run, "generation": self.number}
+
+    def shape_at(self, start: int) -> dict[str, Any]:
+        """The shape of this start, or of one before."""
+        return next((shape for last, shape in self.earlier if start <= last), self.shape)
+
+    def earlier_than(self, shape: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        """What is ``earlier`` for the next start."""
+        is_same = shape["options"] == self.shape.get("options")
+        return [*self.earlier, *([] if is_same else [(self.number, {**self.shape, "others": {}})])]
 
 
 def hold_run(folder: str | os.PathLike[str]) -> AbstractContextManager[None]:

@@ -35,7 +35,8 @@ from agl_learning.trainer.options import Evaluation, Rollouts
 from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
 from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
-from agl_runs.differences import options_that_shape, shape_changes
+from agl_runs.description import options_of
+from agl_runs.differences import shape_changes
 from agl_runs.failures import Failures
 from agl_runs.options import Count, Name, NotNegative, absolute, check_options
 
@@ -229,12 +230,21 @@ class Training(Algorithm):
     def shape(self, folder: Path) -> dict[str, Any]:
         """On what the results of a start in a folder depend, see ``agl_runs.differences``."""
         others = dict(self._run_context.what_shapes)
-        return {"options": options_that_shape(self), "others": others, "folder": str(folder)}
+        return {"options": options_of(self), "others": others, "folder": str(folder)}
 
-    def changed_options(self, folder: Path) -> list[str]:
-        """How options differ from those that the run in a folder had."""
-        before, now = read_generation(folder), {**self.shape(folder), "others": None}
-        return shape_changes(before.shape, now, self) if before else []
+    @property
+    def depends_on_steps(self) -> bool:
+        """Whether a step is trained otherwise if the run has more steps, as by a schedule."""
+        return False
+
+    def changed_options(self, folder: Path, start: int | None = None) -> list[str]:
+        """How options differ from those that the run in a folder had.
+
+        With ``start``, from those of that start, and more steps are named, too.
+        """
+        begun, now = read_generation(folder), {**self.shape(folder), "others": None}
+        then = begun and (begun.shape if start is None else begun.shape_at(start))
+        return shape_changes(then, now, self, start is not None) if then else []
 
     def check_options(self, folder: Path) -> None:
         """Refuse to go on with other options than the run in a folder had, unless that is forced.

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from agl.errors import AlgorithmError
 from agl_learning.advantages.weighing import Weighed
+from agl_learning.reports.json_lines import is_number
 from agl_records.ledger.ledger import Ledger
-from agl_records.types import Exclusion, ExclusionReason
+from agl_records.types import CallKey, Exclusion, ExclusionReason
 
 logger = logging.getLogger("agl.learning")
 
@@ -51,7 +52,9 @@ def read_update(
     for name, value in cast("Mapping[Any, Any]", learned).items():
         with suppress(AttributeError, TypeError, ValueError, RuntimeError):
             value = value.item()  # of numpy or torch
-        if not isinstance(value, int | float | None) or not isinstance(name, str):
+        is_finite = not isinstance(value, int) or is_number(value)  # as readers have it
+        of_kind = isinstance(value, int | float | None) and isinstance(name, str)
+        if not of_kind or not is_finite:
             raise AlgorithmError(
                 f"update of {owner}: metric {name!r} is {short(value)} ({type(value).__name__}); "
                 "expected a name and a number"
@@ -90,12 +93,38 @@ def leave_out(
             f"update returned {len(unknown)} rows that it was not given. Return some of those that "
             "it was"
         )
-    left = [one.row for one in rows if id(one) not in taken]
-    calls = {
-        (row.rollout_id, row.attempt_id, one): why(row.model or "")
-        for row in left
-        for one in row.call_ids
-    }
+    left = [one for one in rows if id(one) not in taken]
+    _exclude(ledger, {key: why(one.row.model or "") for one in left for key in _calls([one])})
+
+
+def read_weighed(owner: str, weighed: Any, ledger: Ledger) -> list[Weighed]:
+    """The rows that ``weigh`` returned; calls booked as trained that are in none are left out.
+
+    Raises:
+        AlgorithmError: It returned something else, or calls twice, or ones that it did not book.
+    """
+    if not isinstance(weighed, Iterable):
+        raise AlgorithmError(f"weigh of {owner}: expected a list of rows; got {short(weighed)}")
+    rows = list(cast("Iterable[Weighed]", weighed))
+    calls, booked = _calls(rows), {item.key for item in ledger.trained}
+    if len(twice := {*calls}) < len(calls):
+        raise AlgorithmError(f"weigh of {owner}: {len(calls) - len(twice)} calls are in two rows")
+    if unknown := twice - booked:
+        raise AlgorithmError(
+            f"weigh of {owner}: {len(unknown)} calls, {min(unknown)[2]!r} among them, are in its "
+            "rows and not among those that the ledger has as trained"
+        )
+    _exclude(ledger, dict.fromkeys(booked - twice, ("not_selected", "weigh left its row out")))
+    return rows
+
+
+def _calls(rows: Iterable[Weighed]) -> list[CallKey]:
+    each = (one.row for one in rows)
+    return [(row.rollout_id, row.attempt_id, one) for row in each for one in row.call_ids]
+
+
+def _exclude(ledger: Ledger, calls: Mapping[CallKey, tuple[ExclusionReason, str]]) -> None:
+    """Put calls that are booked as trained into another bin."""
     unused = [item for item in ledger.trained if item.key in calls]
     ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
     names = ("rollout_id", "attempt_id", "call_id", "credit", "advantage")

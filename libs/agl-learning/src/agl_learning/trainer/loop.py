@@ -23,6 +23,8 @@ from agl_learning.trainer.opening import open_run
 from agl_learning.trainer.runners import RunnersOfRun
 from agl_learning.trainer.session import Session
 
+OTHERWISE = "another machine, version or number of threads computes otherwise"
+
 logger = logging.getLogger("agl.learning")
 
 
@@ -155,11 +157,12 @@ class Loop:
         done, weights = session.records.find_done("train", after), training.digest()
         await session.report.step(number, metrics, self._tell_again if done else None)
         if done is not None and done.weights != weights:
+            start = (done.metrics or {}).get("generation", session.generation.number)
+            why = "; ".join(training.changed_options(session.folder, start))
             logger.warning(
                 "step %d, trained again with the same rollouts, gave other weights (%s) than in an "
-                "earlier start of the run (%s): another machine, version or number of threads "
-                "computes otherwise",
-                *(number, weights, done.weights),
+                "earlier start of the run (%s): %s",
+                *(number, weights, done.weights, why or OTHERWISE),
             )
         await session.records.done("train", after, metrics, weights=weights, rows=learned.rows)
         if not training.makes_versions:

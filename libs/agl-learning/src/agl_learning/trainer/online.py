@@ -32,7 +32,7 @@ from agl_learning.run.start import Origin, find_origin, folder_of, mend_generati
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import Replay, digest_of
 from agl_learning.trainer.ending import Ending
-from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update
+from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update, read_weighed
 from agl_learning.trainer.options import Checkpoints, Stopping
 from agl_learning.trainer.source import (
     Ahead,
@@ -161,7 +161,10 @@ class OnlineTraining(Training):
         """
 
     def weigh(self, collected: Collected) -> list[Weighed]:
-        """What is trained, and how much; every call of the collection gets its bin."""
+        """What is trained, and how much; every call of the collection gets its bin.
+
+        An override may leave rows out; the ledger says of those that they were not selected.
+        """
         if self.max_staleness:
             self._lags = reject_stale(collected, self.weights_version, self.max_staleness)
         return weigh(collected, self.weighing, self.foresee, is_whole=self.trains_whole_rows)
@@ -271,14 +274,15 @@ class OnlineTraining(Training):
     # --- a step
 
     async def learn(self, collected: Collected, number: int) -> Learned:
-        rows = await asyncio.to_thread(self.weigh, collected)
+        weighed = await asyncio.to_thread(self.weigh, collected)
+        rows = read_weighed(self.title, weighed, collected.ledger)
         start, learned = time.perf_counter(), dict[str, Any]()
         if rows:
             shown = [one.copy() for one in rows]
             again = partial(self.session.requests.tell_again, algorithm=self)
             is_again = self.session.records.find_done("train", number - 1) is not None
             await (again if is_again else self.tell)("on_update_start", step=number, rows=shown)
-            given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
+            given, (learned, rows) = [*rows], await asyncio.to_thread(self.learn_now, rows)
             leave_out(collected.ledger, given, rows, self.why_unused_of)
         self.check_gap(f"step {number}", learned)
         seconds = time.perf_counter() - start
@@ -290,7 +294,8 @@ class OnlineTraining(Training):
     def learn_now(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
         """Change the weights by one row or more, in the thread that asks; metrics, rows used."""
         lag = version_lag([one.row for one in rows], self.weights_version)
-        learned, used = read_update(self.title, self.update(rows), rows)
+        given = [*rows]  # an update may drain its list
+        learned, used = read_update(self.title, self.update(rows), given)
         self.weights_version += 1
         return {**learned} if lag is None else {**learned, "version_lag": lag}, used
 

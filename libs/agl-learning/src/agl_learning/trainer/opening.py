@@ -35,6 +35,7 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
     with hold_run(folder):
         before, shape = read_generation(folder), training.shape(folder)
         about: dict[str, Any] = {"algorithm": training.name, "shape": shape}
+        about["earlier"] = before.earlier_than(shape) if before else []
         if not origin.is_same_run or origin.checkpoint is None:
             about["origin"] = origin.other_run
         start = next_generation(folder, training, **about)
@@ -48,7 +49,8 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
                 session.collector.reader.model = training.trained_model()
                 # Killed here, the next start must find the same checkpoint, and what changed.
                 set_aside(folder, progress.step)
-                changes = shape_changes(before.shape, shape, training) if before else []
+                given = (shape, training, training.depends_on_steps)
+                changes = shape_changes(before.shape, *given) if before else []
                 await _go_back(session, changes)
                 write_generation(folder, start)
                 with settled():

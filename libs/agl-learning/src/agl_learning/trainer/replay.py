@@ -2,7 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from agl.store.forwarding import StandInStore
 from agl_learning.collect.collector import Collector
 from agl_learning.run.checkpoint import Progress, find_checkpoint, whole_checkpoints
 from agl_learning.run.folder import Generation, read_generation
-from agl_learning.run.records import Record
+from agl_learning.run.records import Record, Records
 from agl_learning.run.start import folder_of
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.opening import new_session
+from agl_runs.description import options_of
+from agl_runs.differences import options_then
 
 
 class _Untouched(StandInStore):
@@ -30,12 +33,16 @@ async def replay(training: Training, step: int, folder: Path | None) -> Replay:
     begun = None if folder is None else read_generation(folder)
     if folder is None or begun is None:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")
-    with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="agl-replay-") as scratch, ExitStack() as given:
         store = _Untouched(training.get_store())
-        session = new_session(training, store, begun, Path(scratch), Progress(0, 0), None)
-        await session.records.read()
-        steps = session.records.steps()
+        records = Records(store, training.name, begun)
+        await records.read()
+        steps = records.steps()
         _check_trained(steps, step, folder)
+        starts = {n: (one.metrics or {}).get("generation", 0) for n, one in steps.items()}
+        given.enter_context(_as_begun(training, begun, starts[step]))
+        session = new_session(training, store, begun, Path(scratch), Progress(0, 0), None)
+        session.records = records
         checkpoint = await asyncio.to_thread(checkpoint_before, training, folder, step, begun)
         progress = Progress(0, 0) if checkpoint is None else Progress.of(checkpoint)
         again = range(progress.step + 1, step + 1)
@@ -49,8 +56,8 @@ async def replay(training: Training, step: int, folder: Path | None) -> Replay:
             await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
             exact = steps[step].weights is not None and training.deterministic
             told = Replay(step, progress.step, exact)
-            others = training.changed_options(folder)
-            told.notes += [f"with another option than the run: {one}" for one in others]
+            others = [one for n in again for one in training.changed_options(folder, starts[n])]
+            told.notes += [f"with another option than the run: {x}" for x in dict.fromkeys(others)]
             if progress.step in steps:
                 name, before = f"weights after step {progress.step}", steps[progress.step].weights
                 told.compare_weights(name, before, training.digest())
@@ -68,6 +75,28 @@ async def replay(training: Training, step: int, folder: Path | None) -> Replay:
         finally:
             await training.leave()
     return told
+
+
+@contextmanager
+def _as_begun(training: Training, begun: Generation, start: int) -> Generator[None]:
+    """A block in which a trainer has the options of a start, but those that it alone has."""
+    of_run: dict[str, Any] = begun.shape.get("options") or {}
+    now = options_of(training)
+    then = options_then(begun.shape_at(start), begun.shape, training).items()
+    options = {name: value for name, value in then if now.get(name) == of_run.get(name)}
+    before = {name: getattr(training, name) for name in options}
+
+    def give(options: Mapping[str, Any]) -> None:
+        for name, value in options.items():
+            setattr(training, name, value)
+        if options:
+            training.__post_init__()
+
+    give(options)
+    try:
+        yield
+    finally:
+        give(before)
 
 
 def _check_trained(steps: Mapping[int, Record], step: int, folder: Path) -> None:
