@@ -289,6 +289,21 @@ def test_an_advantage_says_whether_more_than_rewards_made_it(batch, foresee, is_
     assert {each.is_foreseen for one in weighed for each in one.advantages} == {is_foreseen}
 
 
+@pytest.mark.parametrize(
+    ("penalties", "words"),
+    [
+        (lambda rows: [[-1.0] * row.num_sampled for row in rows[1:]], r"for \d rows; got \d$"),
+        (lambda rows: [[math.nan] * row.num_sampled for row in rows], "row 0.*got .nan"),
+        (lambda rows: [[-1.0] * 99 for row in rows], "finite numbers for row 0, one per sampled"),
+        (lambda rows: [-1.0 for row in rows], r"row 0.*got -1.0$"),
+        (lambda rows: [["much"] * row.num_sampled for row in rows], "row 0.*got .'much'"),
+    ],
+)
+def test_what_is_foreseen_is_looked_at(batch, penalties, words):
+    with pytest.raises(ConfigError, match=f"foresee: expected .*{words}"):
+        weigh(batch(), WeighingOptions(), lambda rows: Foreseen(penalties=penalties(rows)))
+
+
 def test_penalties_count_with_the_default_estimator_too(batch):
     same = batch(a=0.0, b=0.0, c=0.0, d=0.0, e=0.0)
     found = weigh(same, WeighingOptions(estimator={"normalise_std": False}), costs(1.0))

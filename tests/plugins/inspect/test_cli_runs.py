@@ -193,6 +193,11 @@ def test_report_and_show_of_a_run_that_lies_elsewhere_are_of_its_files_there(agl
     assert f"folder   {new}" in shown
 
 
+def test_a_folder_without_a_run_is_named(agl, project):
+    Path("elsewhere").mkdir()
+    refuses(agl, "no run 'elsewhere' here", "runs", "show", "elsewhere")
+
+
 def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, project):
     run_id, newer = begin(agl), begin(agl)
     folder = f"agl-runs/{run_id}"

@@ -321,7 +321,7 @@ class Learner:
             raise FloatingPointError(
                 f"the gradient of step {done + 1} of an update is not finite (norm "
                 f"{norms[0].item()}); that step was not taken, and the {done} before it were. "
-                "Lower learning_rate, or look at the rewards"
+                "Lower learning_rate, or look at the rewards, and at gain if it is your own"
             )
         has_trained = num_trained > 0 or self.critic is not None
         if has_trained:  # else momentum would move the weights

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import count, groupby, islice
+from reprlib import repr as short
 from typing import Any, cast
 
 import torch
@@ -160,15 +161,20 @@ def _packed(
     if values is None:
         return values_NT
     rows: list[Tensor] = []
-    counts = [int(mask.sum()) for mask in masks]
-    if [len(given) for given in values] != counts:
-        raise ConfigError(
-            f"foresee: expected for each row a number per sampled token, {counts[:9]} of them; got "
-            f"{[len(given) for given in values[:9]]}"
-        )
-    for mask, given in zip(masks, values, strict=True):
-        row = torch.zeros(len(mask), dtype=torch.double)
-        row[mask.bool()] = torch.tensor(given, dtype=torch.double)
+    if len(values) != len(masks):
+        raise ConfigError(f"foresee: expected numbers for {len(masks)} rows; got {len(values)}")
+    for number, (mask, given) in enumerate(zip(masks, values, strict=True)):
+        row, count = torch.zeros(len(mask), dtype=torch.double), int(mask.sum())
+        try:
+            told = torch.as_tensor(given, dtype=torch.double)
+        except (TypeError, ValueError, RuntimeError):
+            told = torch.empty(0)
+        if told.shape != (count,) or not told.isfinite().all():
+            raise ConfigError(
+                f"foresee: expected {count} finite numbers for row {number}, one per sampled "
+                f"token; got {short(given)}"
+            )
+        row[mask.bool()] = told
         rows.append(row)
     packed_NT = pad_sequence(rows, batch_first=True)[laid.row_NT, laid.token_NT]
     return torch.where(laid.mask_NT, packed_NT, values_NT)

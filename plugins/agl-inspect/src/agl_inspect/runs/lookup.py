@@ -48,7 +48,7 @@ def find_run(name: str, where: Where) -> Run:
     """
     if where == (None, None) and os.path.exists(name):  # a long name does not
         runs = runs_here(Path(name)) if os.path.isdir(name) else runs_in(Path(name))
-        return runs[0] if len(runs) == 1 else one_of(runs, "")
+        return runs[0] if len(runs) == 1 else one_of(runs, "" if runs else name)
     return one_of(runs_of_store(*where), name)
 
 
