@@ -80,7 +80,7 @@ class RunnerActor:
 
 async def _reach(store_url: str, token: str) -> None:
     # No method: Ray would take the actor for one of coroutines.
-    client = agl.LightningStoreClient(store_url, retry_delays=(0.5, 1.0), token=token)
+    client = agl.LightningStoreClient(store_url, token=token)
     await client.check_health()
     await client.close()
 
