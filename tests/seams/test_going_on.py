@@ -269,6 +269,8 @@ def test_an_update_that_drains_its_list_has_trained_its_rows(starts: Starts) -> 
     done = starts.start()
     starts.check_books(done)
     assert done.summary["calls_trained"] == 3 * COPIES
+    lines = (starts.folder / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["rows"] for line in lines] == [COPIES] * 3
 
 
 @pytest.mark.parametrize(
@@ -282,6 +284,16 @@ def test_what_weigh_returns_is_looked_at(starts: Starts, weighs: Any, words: str
     starts.weighs = weighs
     with pytest.raises(AlgorithmError, match=words):
         starts.start()
+
+
+def test_a_credit_rule_that_gives_too_few_is_named(starts: Starts) -> None:
+    class Few(agl.CreditRule):
+        def assign(self, calls: Any, spans: Any) -> Any:
+            return []
+
+    with pytest.raises(AlgorithmError, match="rule 'Few' gave 0 credits for 1 calls") as failed:
+        starts.start(credit=Few())
+    assert "cannot be read" not in str(failed.value)
 
 
 def test_the_ledger_says_trained_of_the_rows_that_weigh_left(starts: Starts) -> None:

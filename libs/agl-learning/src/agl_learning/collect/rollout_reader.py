@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from agl.algorithm.adapter import TraceAdapter
 from agl.emitter import reward_attributes
-from agl.errors import ConfigError, DamagedRecordError
+from agl.errors import AdapterError, ConfigError, DamagedRecordError
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes as Keys
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
@@ -123,6 +123,8 @@ class Reader:
         except Exception as error:
             # Anybody may write spans, and what one agent wrote must not end the training of all.
             why = f"its spans cannot be read: {type(error).__name__}: {error}"
+            if isinstance(error, AdapterError):  # which names the credit rule, say
+                why = str(error)
             logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
             one.unusable = ("malformed", why)
             ledger.exclude_rollout(rollout.rollout_id, *one.unusable)
