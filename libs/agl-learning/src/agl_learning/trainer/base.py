@@ -238,10 +238,7 @@ class Training(Algorithm):
         return False
 
     def changed_options(self, folder: Path, start: int | None = None) -> list[str]:
-        """How options differ from those that the run in a folder had.
-
-        With ``start``, from those of that start, and more steps are named, too.
-        """
+        """How options differ from those of the run in a folder; of a ``start``, more steps, too."""
         begun, now = read_generation(folder), {**self.shape(folder), "others": None}
         then = begun and (begun.shape if start is None else begun.shape_at(start))
         return shape_changes(then, now, self, start is not None) if then else []
@@ -252,8 +249,7 @@ class Training(Algorithm):
         Raises:
             ConfigError: It names what differs.
         """
-        changes = self.changed_options(folder)
-        if changes and not self._run_context.is_forced:
+        if (changes := self.changed_options(folder)) and not self._run_context.is_forced:
             raise ConfigError(
                 f"{self.title}: {str(folder)!r} holds a run with other options: "
                 f"{'; '.join(changes)}. Continue it with what it had, give another run_dir, or go "
