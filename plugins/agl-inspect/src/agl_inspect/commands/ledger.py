@@ -12,6 +12,7 @@ from agl_inspect.runs.lookup import find_run
 from agl_records.calls.sources import by_scope
 from agl_records.ledger.tables import Accounts
 from agl_records.types import EXCLUSION_REASONS, LedgerError
+from agl_runs.store import query_runs
 from agl_views.tables.stores import open_store, store_options
 
 
@@ -43,9 +44,11 @@ def command(
         of = find_run(str(run), (path, url)).run_id
 
     async def read(store: LightningStore) -> Accounts:
+        # Of a store's only run it is known, too, which rollouts are in no account.
+        only = of if len(await query_runs(store)) > 1 else None
         if read_all or step is not None:
-            return await Accounts.read(store, step, of)
-        return await Accounts.read_newest(store, of)
+            return await Accounts.read(store, step, only)
+        return await Accounts.read_newest(store, only)
 
     accounts = read_and_close(open_store(path if has_place else run, url), read)
     problems = accounts.problems
