@@ -118,7 +118,7 @@ async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path):
     store = agl.InMemoryLightningStore()
     begin_generation(tmp_path, run="r")
     said = {"rewards": [0.1], "calls": 3, "calls_trained": 3, "calls_excluded": {}}
-    Report(agl.Baseline(), "toy", tmp_path, 1, 0, False).summary(said)
+    Report(agl.Baseline(), "toy", tmp_path, 1, 0, False).summary(said, 1)
     assert (await run_facts(store, result=known_of("r", tmp_path, None))).calls_trained == 3
     begin_generation(tmp_path)  # and that one has died, or is under way
     facts = await run_facts(store, result=known_of("r", tmp_path, None))

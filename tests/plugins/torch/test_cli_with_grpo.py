@@ -123,5 +123,4 @@ def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl, tmp_path: Pa
     assert line["val/pass@3"] == found["out"]["metrics"]["pass@3"]
     summary = json.loads((tmp_path / "agl-runs" / run / "summary.json").read_text())
     assert summary["val/mean@3"] == pytest.approx(found["out"]["metrics"]["mean@3"])
-    of_run = json.loads((tmp_path / "out/summary.json").read_text())
-    assert summary["calls_trained"] == of_run["calls_trained"]
+    assert summary["calls_trained"] == 0  # what the other run trained is in its own ledger
