@@ -49,6 +49,7 @@ KNOWN_NEEDS = {
         "agl-gateway",
         "agl-inspect",
         "agl-launch",
+        "agl-ray",
         "agl-metrics",
     ),
     *("agl-sandbox", "agl-tinker", "agl-torch", "agl-tracers", "agl-trackers", "agl-ui"),

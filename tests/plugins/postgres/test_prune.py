@@ -117,6 +117,7 @@ async def test_the_command_says_how_much_and_asks(place):
         ("'stuff' is a folder, and not that", ["prune", "stuff", "--keep", "1d", "--yes"]),
         ("is a server; agl store copy reads", ["copy", "http://127.0.0.1:1", "new.db"]),
         ("is a server; agl store copy reads", ["copy", "a.db", "http://127.0.0.1:1"]),
+        ("are one store; name another", ["copy", "a.db", "./a.db"]),
         ("--path is of agl store itself", ["--path", "a.db", "copy", "a.db", "new.db"]),
         ("expected a number and h, d or w", ["prune", "a.db", "--keep", "1\u0663d"]),
         ("expected a number and h, d or w", ["prune", "a.db", "--keep", "9" * 30 + "d"]),

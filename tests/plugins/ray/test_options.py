@@ -26,7 +26,9 @@ def agent(task: int) -> float:
         ({"runners": 0}, "runners must be at least 1; got 0"),
         ({"runners": 2, "n_runners": 3}, "runners and n_runners are one setting"),
         ({"runners": 2, "min_runners": 3}, "min_runners must be at least 1 and at most 2; got 3"),
-        ({"resources": {"cpu": -1}}, "resources: cpu must be at least 0; got -1"),
+        ({"resources": {"cpu": -1}}, "resources.cpu must be at least 0; got -1"),
+        ({"resources": {"most": 1, "cpu": "4"}}, "resources.cpu must be a number; got '4'"),
+        ({"graceful_timeout": -1}, "graceful_timeout must be at least 0; got -1"),
         ({"server_host": "192.0.2.77"}, "192.0.2.77"),
     ],
 )

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -199,12 +198,6 @@ class FunctionalLitAgent(LitAgent[T]):
         if grade is not None:
             self.grade = grade
             self.grade_method()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # By its name, as a function is pickled, where another process can import its module.
-        known, name = sys.modules.get(self.__module__), getattr(self, "__qualname__", "")
-        is_there = self.__module__ != "__main__" and getattr(known, name, None) is self
-        return name if is_there else super().__reduce_ex__(protocol)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import agl
+from agl.env import LightningEnvVar
 from agl.errors import ConfigError, StoreError
 from agl.execution.base import AT_WORK, RunnerBundle, ThreadingEvent
 from agl.store.forwarding import StandInStore
@@ -21,6 +22,8 @@ from agl_processes.tree import start_group
 IDLE_CLAIMS = 20
 """A runner that claims so often in vain, half a second each time, leaves."""
 LEFT = "left"
+TOKENS = (LightningEnvVar.AGL_SERVER_TOKEN.value, LightningEnvVar.AGL_GATEWAY_TOKEN.value)
+"""Variables that no agent gets."""
 
 
 @dataclass(repr=False)  # Ray's lines would begin with it
@@ -41,6 +44,8 @@ class RunnerActor:
         setup_logging(self.log_level)
         sys.path += self.path
         os.environ.update(self.variables)
+        for name in TOKENS:
+            os.environ.pop(name, None)
         self._stop, self._began = ThreadingEvent(), SimpleQueue[bool]()
 
     def start(self) -> tuple[int, str]:

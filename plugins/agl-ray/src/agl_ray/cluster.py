@@ -7,20 +7,24 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
+import socket
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import agl
-from agl.errors import StoreError
+from agl.errors import ConfigError, StoreError
 from agl_processes.runner_process import FINISHED
 from agl_processes.supervisor import MAX_VAIN_STARTS, AllEnded, RunnerDied, RunnerStarted
-from agl_ray.actor import LEFT, RunnerActor
+from agl_ray.actor import LEFT, TOKENS, RunnerActor
 
 LOOK_SECONDS = 1.0
 """How often the queue is looked at."""
+CONNECT_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ def start(run: Connection, run_pid: int) -> None:
     os.setsid()  # what a terminal's signals mean, the run decides
     os.set_inheritable(run.fileno(), True)
     code = "from agl_ray.cluster import main; main()"
-    os.execv(sys.executable, [sys.executable, "-c", code, str(run.fileno())])
+    # A Ray that begins here gives its actors what this process has.
+    kept = {name: value for name, value in os.environ.items() if name not in TOKENS}
+    os.execve(sys.executable, [sys.executable, "-c", code, str(run.fileno())], kept)
 
 
 def main() -> None:
@@ -52,10 +58,17 @@ def main() -> None:
     if isinstance(job, str):  # "stop"
         return
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # every line of every runner, as under ``cs``
-    because = None
+    because, connected = None, threading.Event()
+    threading.Thread(target=_leave_with, args=(run, connected), daemon=True).start()
     try:
+        if found := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)/?", job.address):
+            socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS).close()
         import ray
+        from ray.runtime_env import RuntimeEnv
 
+        known = RuntimeEnv.known_fields
+        if unknown := sorted(job.runtime_env.keys() - known):
+            raise ConfigError(f"runtime_env has no {unknown[0]!r}. Known: {', '.join(known)}")
         for tries_left in (2, 1, 0):
             try:
                 ray.init(job.address, runtime_env=job.runtime_env, logging_level=logging.WARNING)
@@ -63,16 +76,30 @@ def main() -> None:
             except ConnectionAbortedError:  # Ray's server for this client: ray-project/ray#63202
                 if not tries_left:
                     raise
-        asyncio.run(_Actors(job, run).keep())
+        connected.set()
+        actors = _Actors(job, run)
+        asyncio.run(actors.keep())
+        because = actors.because
         ray.shutdown()
     except Exception as error:
         because = f"the Ray cluster at {job.address}: {type(error).__name__}: {error}"
     run.send(AllEnded(because))
 
 
+def _leave_with(run: Connection, connected: threading.Event) -> None:
+    """End with the run, or as it says, while Ray connects: it may wait for ever."""
+    while not connected.is_set():
+        if run.poll(LOOK_SECONDS) and not connected.is_set():
+            with contextlib.suppress(EOFError, OSError):
+                run.recv()
+                run.send(AllEnded(None))
+            os._exit(1)
+
+
 class _Actors:
     def __init__(self, job: Job, run: Connection) -> None:
         import ray
+        from ray.runtime_env import RuntimeEnv
 
         self._ray, self._job, self._run = ray, job, run
         # Ray restarts none: each death is reported, and another actor takes its place, anywhere.
@@ -81,6 +108,8 @@ class _Actors:
         self._running: dict[int, Any] = {}
         self._starting: set[int] = set()
         self._queued, self._has_worked, self._end = 0, False, asyncio.Event()
+        self.because: str | None = None
+        """Why there are no actors, where Ray refuses them."""
 
     async def keep(self) -> None:
         """Keep the actors to the end."""
@@ -139,9 +168,13 @@ class _Actors:
                 why = "it did not end within graceful_timeout" if pid else FINISHED
             except self._ray.exceptions.RayError as error:
                 why = " ".join(str(getattr(error, "cause", error)).split())[:500]
-            except Exception:  # the connection to Ray is lost, and what ran is nobody's fault
-                traceback.print_exc()
-                os._exit(1)
+            except Exception as error:
+                if actor is not None:  # Ray is lost, and what ran is nobody's fault
+                    traceback.print_exc()
+                    os._exit(1)
+                self.because = f"Ray starts no actor: {type(error).__name__}: {error}"
+                self._end.set()
+                return
             finally:
                 self._running.pop(number, None)
                 self._starting.discard(number)

@@ -1,5 +1,6 @@
 """The strategy ``ray``: algorithm and store here, runners on the nodes of a Ray cluster."""
 
+import io
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import cloudpickle
 
 import agl
+from agl.agent.function import FunctionalLitAgent
 from agl.env import LightningEnvVar, resolve_int_env_var, resolve_str_env_var
 from agl.errors import ConfigError
 from agl.execution.base import ExecutionEvent, RunnerBundle
@@ -71,7 +73,8 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         check: Any = check_numbers
         check(name, whole=True, least=1, runners=most)
         check(name, whole=True, optional=True, least=1, most=most, min_runners=min_runners)
-        check(f"{name}: resources", least=0, **(resources or {}))
+        amounts = {f"resources.{one}": amount for one, amount in (resources or {}).items()}
+        check(name, least=0, graceful_timeout=graceful_timeout, **amounts)
         self.resources, self.runtime_env = dict(resources or {}), dict(runtime_env or {})
         self.min_runners = min_runners
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
@@ -121,12 +124,24 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         supervisor.send(job)
 
 
+class _Pickler(cloudpickle.Pickler):  # which takes code of ``__main__`` along
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, FunctionalLitAgent) and obj.__module__ != "__main__":
+            # By its name, as a function is pickled, where that is its module's.
+            name = getattr(obj, "__qualname__", "")
+            if getattr(sys.modules.get(obj.__module__), name, None) is obj:
+                return name
+        return super().reducer_override(obj)
+
+
 def _pickled(runner: object) -> bytes:
+    buffer = io.BytesIO()
     try:
-        return cloudpickle.dumps(runner)  # which takes code of ``__main__`` along
+        _Pickler(buffer).dump(runner)
     except Exception as error:  # whatever its classes raise
         raise ConfigError(
             "strategy 'ray': agent, tracer and hooks go to other machines, and cannot be pickled "
             f"({type(error).__name__}: {error}). Make clients and locks in the agent's function, "
             "or at the top of its module"
         ) from error
+    return buffer.getvalue()

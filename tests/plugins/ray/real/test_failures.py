@@ -10,6 +10,8 @@ import pytest
 from tests.seams.scene import wait_until
 from tests.stores import opened
 
+from agl_http.server import bind
+
 from .conftest import NODE, start_cluster
 
 RUN = """
@@ -133,6 +135,50 @@ def test_a_killed_run_takes_its_runners_along(scene, cluster):
     run.kill()
     run.wait()
     assert wait_until(lambda: not (scene.left() or runner.is_running()))
+
+
+ASKS = """
+@agl.rollout
+def agent(task: int) -> float:
+    (HERE / "has").write_text(str([name for name in os.environ if name.endswith("_TOKEN")]))
+    return 1.0
+
+options = {{"type": "ray", {options}}}
+trainer(algorithm_of(range(1)), **options).fit(agent)
+"""
+
+
+def test_agents_of_a_ray_of_this_machine_have_no_token(scene, monkeypatch):
+    for name in ("AGL_SERVER_TOKEN", "AGL_GATEWAY_TOKEN"):
+        monkeypatch.setenv(name, "admin" * 5)
+    code, _, errors = scene.run(ASKS.format(options='"address": "local"'))
+    assert code == 0, errors
+    assert (scene.folder / "has").read_text() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ('"address": "127.0.0.1:9"', "the Ray cluster at 127.0.0.1:9: ConnectionRefusedError"),
+        ('"address": "local", "resources": {{"gpu": 1.5}}', "Ray starts no actor: ValueError"),
+        ('"address": "local", "runtime_env": {{"workingdir": "."}}', "has no 'workingdir'. Known"),
+    ],
+)
+def test_what_ray_cannot_do_is_said(scene, options, words):
+    code, _, errors = scene.run(ASKS.format(options=options.format()))
+    assert code == 1
+    assert words in errors
+
+
+def test_a_run_that_ends_while_ray_connects_leaves_nothing(scene):
+    with contextlib.closing(bind("127.0.0.1", 0)) as silent:  # which takes no connection
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        run = scene.start(run_of(address))
+        assert wait_until(lambda: "agl_ray.cluster" in str([p.cmdline() for p in scene.left()]))
+        silent.accept()  # by agl; Ray is next
+        run.kill()
+        run.wait()
+        assert wait_until(lambda: scene.left() == [])
 
 
 GOES_ON = """

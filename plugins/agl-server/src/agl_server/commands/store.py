@@ -1,5 +1,6 @@
 """``agl store``: serve a store until told to stop."""
 
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -84,7 +85,6 @@ def command(
                 )
         return
     import asyncio
-    import os
 
     from agl.plugins.build import plan_component
     from agl.store.base import LightningStore
@@ -174,6 +174,8 @@ def copy(source: str, target: str) -> None:
                 f"{place!r} is a server; agl store copy reads and writes the file or the database "
                 "itself. Stop the server, and name what is behind it"
             )
+    if len({os.path.realpath(place) for place in (source, target)}) == 1:
+        raise click.UsageError(f"{source!r} and {target!r} are one store; name another to copy to")
     first, plan = _plan_of("copy", source), _plan_of("copy", target, is_new=True)
     counts = read_and_close(first.build(), copy_to)
     click.echo(", ".join(f"{count} {table}" for table, count in counts.items()))
