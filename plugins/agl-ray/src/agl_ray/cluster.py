@@ -99,7 +99,6 @@ def _leave_with(run: Connection, connected: threading.Event) -> None:
 class _Actors:
     def __init__(self, job: Job, run: Connection) -> None:
         import ray
-        from ray.runtime_env import RuntimeEnv
 
         self._ray, self._job, self._run = ray, job, run
         # Ray restarts none: each death is reported, and another actor takes its place, anywhere.
