@@ -164,8 +164,10 @@ class Site:
         import psycopg
 
         sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'agl store' ORDER BY pid"
-        while True:  # after the last kill, PostgreSQL may still recover
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.place) as one:
+        # After the last kill, PostgreSQL may still recover; and a connection may have ended since.
+        passing = (psycopg.OperationalError, ProcessLookupError)
+        while True:
+            with contextlib.suppress(*passing), psycopg.connect(self.place) as one:
                 if found := one.execute(sql).fetchall():
                     os.kill(draw.choice(found)[0], signal.SIGKILL)
                     return

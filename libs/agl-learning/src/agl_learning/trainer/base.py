@@ -238,17 +238,14 @@ class Training(Algorithm):
         return False
 
     def changed_options(self, folder: Path, start: int | None = None) -> list[str]:
-        """How options differ from those of the run in a folder; of a ``start``, more steps, too."""
+        """How options differ from those of the run in a folder, or of a ``start`` of it."""
         begun, now = read_generation(folder), {**self.shape(folder), "others": None}
         then = begun and (begun.shape if start is None else begun.shape_at(start))
-        return shape_changes(then, now, self, start is not None) if then else []
+        with_steps = bool(start) and self.depends_on_steps
+        return shape_changes(then, now, self, with_steps) if then else []
 
     def check_options(self, folder: Path) -> None:
-        """Refuse to go on with other options than the run in a folder had, unless that is forced.
-
-        Raises:
-            ConfigError: It names what differs.
-        """
+        """Refuse other options than the run in a folder had, unless forced, by a ConfigError."""
         if (changes := self.changed_options(folder)) and not self._run_context.is_forced:
             raise ConfigError(
                 f"{self.title}: {str(folder)!r} holds a run with other options: "
