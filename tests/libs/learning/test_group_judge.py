@@ -100,6 +100,7 @@ async def test_who_is_penalised_is_not_judged_and_a_reward_of_that_name_is_no_pe
 
 @pytest.mark.plugins
 async def test_a_judge_that_the_gateway_refuses_takes_no_model_away(collected):
+    pytest.importorskip("agl_gateway")
     gateway, entry = agl.LLMProxy(), {"model_name": "gpt", "litellm_params": {"model": "openai/x"}}
     gateway.add_model(entry)  # another algorithm's
 
