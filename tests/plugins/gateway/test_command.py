@@ -195,7 +195,7 @@ async def test_a_process_that_is_killed_costs_its_own_attempts_alone(bench, seve
     parent = psutil.Process(process.process.pid)
     await until(lambda: len(parent.children()) == 3)
     children = sorted(parent.children(), key=lambda one: one.pid)
-    began, attempts = time.monotonic(), await begin(bench, process, 12)
+    began, attempts = time.monotonic(), await begin(bench, process, 24)
     answered, broken, stop = Counter(), [], asyncio.Event()
 
     async def call_on(attempt):
