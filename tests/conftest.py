@@ -5,7 +5,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Generator
 from typing import NamedTuple
 
@@ -36,11 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     fork_server.folder()  # so that all workers share what it starts
     for plugin in (cpu_budget, distributions, over_postgres, run_agents, run_project):
         config.pluginmanager.register(plugin)
-    workers = getattr(config.option, "tx", None)
-    if workers and sys.platform == "linux":
-        # Forked, too: each would import what others wrote for three CPU seconds.
-        started = f"popen//python={sys.executable} -IS {fork_server.__file__}"
-        workers[:] = [started if each == "popen" else each for each in workers]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,7 +8,7 @@ ours is imported before. This is no place for runs that must differ in what a pr
 starts, which is the seed of hashes.
 
 ``python -IS fork_server.py script *arguments`` is a program that does the same: it hands on the
-signals that it gets, and the script ends with it. The workers themselves are started so.
+signals that it gets, and the script ends with it.
 """
 
 import atexit
