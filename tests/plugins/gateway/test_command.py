@@ -195,7 +195,9 @@ async def test_a_process_that_is_killed_costs_its_own_attempts_alone(bench, seve
     parent = psutil.Process(process.process.pid)
     await until(lambda: len(parent.children()) == 3)
     children = sorted(parent.children(), key=lambda one: one.pid)
-    began, attempts = time.monotonic(), await begin(bench, process, 24)
+    began, attempts = time.monotonic(), []
+    while len({attempt.owner(3) for attempt in attempts}) < 3:
+        attempts += await begin(bench, process, 6)
     answered, broken, stop = Counter(), [], asyncio.Event()
 
     async def call_on(attempt):
@@ -225,7 +227,6 @@ async def test_a_process_that_is_killed_costs_its_own_attempts_alone(bench, seve
         recorded = [one for one in await attempt.spans() if one.status.status_code == "OK"]
         if not is_its_own:  # of other processes, no answer is without its record
             assert len(recorded) >= answered[attempt, 200]
-    assert {attempt.owner(3) for attempt in attempts} == {0, 1, 2}
     children = parent.children()
     assert len(children) == 3
     parent.kill()
@@ -256,9 +257,9 @@ async def test_processes_end_at_once_while_they_wait_for_the_store(gateway, monk
         away = f"http://127.0.0.1:{kept.getsockname()[1]}"
         process = gateway("--model", "m=http://a/v1", "--store", away, "--processes", "2")
         children = psutil.Process(process.process.pid).children()
-        began = time.monotonic()
-        assert process.end(signal.SIGINT)[0] == 0
-    assert time.monotonic() - began < 30  # they would wait for a minute
+        code, output = process.end(signal.SIGINT)
+    assert code == 0
+    assert "agl: store" not in output  # nobody waited until the store was given up, which says so
     assert not psutil.wait_procs(children, timeout=0)[1]
 
 

@@ -8,6 +8,7 @@ import time
 
 import aiohttp
 import pytest
+from tests.waiting import until
 
 from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, StoreUnavailableError
@@ -266,13 +267,14 @@ async def test_calls_wait_while_the_store_is_too_far_behind(bench, monkeypatch):
     third = asyncio.create_task(bench.post(bench.ask("third")))
     await asyncio.sleep(0.2)
     gone = asyncio.create_task(bench.post(bench.ask(model="leaves")))
-    await asyncio.sleep(0.2)
+    await until(lambda: len(bench.proxy._app.recorder._stored._waiters) == 2)
     assert (third.done(), gone.done(), len(bench.llm.requests)) == (False, False, 2)
     bench.serve(bench.llm.url)
     store.may_write.set()
     assert (await third)[0] == 200
     status, body = await gone
     assert (status, json.loads(body)["error"]["code"]) == (404, "model_not_found")
+    assert b"left the list of models while the call waited" in body
     assert len(await bench.spans()) == 4
 
 

@@ -137,7 +137,7 @@ async def test_a_metric_that_is_no_number_is_left_out(counting, store, caplog):
     algorithm.measured = {"loss": float("nan"), "job": "j-1"}
     await fit(algorithm, store, TASKS)
     assert algorithm.versions[-1].metrics == {"lines": 12, "loss": None, "job": "j-1"}
-    assert "train of Counting: loss: no finite number; left out" in caplog.text
+    assert "train of Counting: metric 'loss' is nan; it is left out" in caplog.text
 
 
 async def test_tasks_come_in_turn(counting, store):

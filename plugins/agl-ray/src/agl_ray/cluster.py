@@ -23,8 +23,9 @@ from agl_processes.supervisor import MAX_VAIN_STARTS, AllEnded, RunnerDied, Runn
 from agl_ray.actor import LEFT, TOKENS, RunnerActor
 
 LOOK_SECONDS = 1.0
-"""How often the queue is looked at."""
+"""How often the queue is looked at, and whether the run has ended while Ray connects."""
 CONNECT_SECONDS = 15.0
+"""Within them somebody must take a connection at the cluster's address."""
 
 
 @dataclass(frozen=True)

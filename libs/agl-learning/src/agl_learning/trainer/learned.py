@@ -59,11 +59,18 @@ def read_update(
                 f"update of {owner}: metric {name!r} is {short(value)} ({type(value).__name__}); "
                 "expected a name and a number"
             )
-        if isinstance(value, float) and not math.isfinite(value):
-            logger.warning("update of %s: metric %r is %s; it is left out", owner, name, value)
-            value = None
         metrics[name] = value
-    return metrics, list(cast("Iterable[Weighed]", used))
+    return only_finite(f"update of {owner}", metrics), list(cast("Iterable[Weighed]", used))
+
+
+def only_finite(whose: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with None for NaN and infinity, which a warning names."""
+    kept = {**metrics}
+    for name, value in metrics.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            logger.warning("%s: metric %r is %s; it is left out", whose, name, value)
+            kept[name] = None
+    return kept
 
 
 def check_names(owner: str, learned: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -282,7 +282,7 @@ class OnlineTraining(Training):
             again = partial(self.session.requests.tell_again, algorithm=self)
             is_again = self.session.records.find_done("train", number - 1) is not None
             await (again if is_again else self.tell)("on_update_start", step=number, rows=shown)
-            given, (learned, rows) = [*rows], await asyncio.to_thread(self.learn_now, rows)
+            given, (learned, rows) = rows, await asyncio.to_thread(self.learn_now, rows)
             leave_out(collected.ledger, given, rows, self.why_unused_of)
         self.check_gap(f"step {number}", learned)
         seconds = time.perf_counter() - start
@@ -294,8 +294,8 @@ class OnlineTraining(Training):
     def learn_now(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
         """Change the weights by one row or more, in the thread that asks; metrics, rows used."""
         lag = version_lag([one.row for one in rows], self.weights_version)
-        given = [*rows]  # an update may drain its list
-        learned, used = read_update(self.title, self.update(rows), given)
+        # A list of its own: an update may drain it.
+        learned, used = read_update(self.title, self.update([*rows]), rows)
         self.weights_version += 1
         return {**learned} if lag is None else {**learned, "version_lag": lag}, used
 

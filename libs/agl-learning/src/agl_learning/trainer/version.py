@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import math
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import Replay
-from agl_learning.trainer.learned import Learned
+from agl_learning.trainer.learned import Learned, only_finite
 from agl_learning.trainer.options import Evaluation
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
@@ -244,7 +243,4 @@ def _checked(owner: str, made: object, number: int) -> Version:
             f"train of {owner}: expected Version({number}, ...), which it was to make; got "
             f"{made!r:.80}"
         )
-    wrong = {k for k, v in made.metrics.items() if isinstance(v, float) and not math.isfinite(v)}
-    if wrong:
-        logger.warning("train of %s: %s: no finite number; left out", owner, ", ".join(wrong))
-    return replace(made, metrics={**made.metrics, **dict.fromkeys(wrong)})
+    return replace(made, metrics=only_finite(f"train of {owner}", made.metrics))

@@ -45,7 +45,8 @@ def command(
 
     async def read(store: LightningStore) -> Accounts:
         # Of a store's only run it is known, too, which rollouts are in no account.
-        only = of if len(await query_runs(store)) > 1 else None
+        is_alone = of is not None and len(await query_runs(store)) == 1
+        only = None if is_alone else of
         if read_all or step is not None:
             return await Accounts.read(store, step, only)
         return await Accounts.read_newest(store, only)
