@@ -642,10 +642,22 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Build every package to a wheel and a source archive in dist/."""
-    session.install("build")
+    """Build every package to a wheel and a source archive in dist/, check them, and use them."""
+    shutil.rmtree("dist", ignore_errors=True)
+    session.install("build[uv]", "twine", "check-wheel-contents")
     for package in FOLDERS.values():
-        session.run("python", "-m", "build", "--outdir", "dist", str(package))
+        session.run("python", "-m", "build", "--installer", "uv", "--outdir", "dist", str(package))
+    session.run("twine", "check", "--strict", *map(str, Path("dist").glob("*.*")))
+    # W009: agl-agentlightning has agent_lightning too, to refuse it.
+    session.run("check-wheel-contents", "--ignore", "W009", "dist")
+    clean = Path(session.create_tmp()).absolute() / "clean"
+    session.run("python", "-m", "venv", str(clean))
+    # Each wheel of ours by its path: on the index, their names may be anybody's.
+    folders = {Path(one.partition("[")[0]).name for one in from_clone("agl-core[apo]")}
+    names = {"core": "agl_core"} | {name: name.replace("-", "_") for name in folders - {"core"}}
+    wheels = [str(next(Path("dist").glob(f"{name}-*.whl"))) for name in names.values()]
+    session.run(str(clean / "bin/pip"), "install", "--quiet", *wheels, external=True)
+    session.run(str(clean / "bin/agl"), "plugins", "--check", external=True)
 
 
 NIGHTLY = (
@@ -654,7 +666,7 @@ NIGHTLY = (
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("vllm", "ray", "containers", "peer", "tracers", "trackers")),
-    *((name,) for name in ("examples", "calc-x")),
+    *((name,) for name in ("examples", "calc-x", "dist")),
     *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -682,6 +694,7 @@ def nightly(session: nox.Session) -> None:
     calc-x             the AutoGen agent learns with the real verl
     ui                 the web page in a real Chromium
     docs               the site: broken links, and pages that docs/toc.yml does not name
+    dist               wheels of all packages, checked and used in a clean environment
     deploy             what agl launch writes, in a real Slurm and for SkyPilot; docs/deploy/
     pythons            the core on Python 3.12 and 3.13
     benchmarks         each once and short, with 0.3.0 and another tree beside it

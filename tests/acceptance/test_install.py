@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from tests.interpreter import python
 
 from agl.errors import install_line
@@ -32,6 +34,11 @@ OF_ALGORITHMS = {
         ("agl-verl", {"agl-gateway", "agl-verl", *OF_ALGORITHMS}, "gateway proxy"),
         ("agl-torch", {"agl-gateway", "agl-torch", *OF_ALGORITHMS}, "algorithm grpo"),
         ("agl-core", {"agl-core"}, "store memory"),
+        (
+            "agl-core[apo]",
+            {"agl-apo", "agl-inspect", "agl-ui", "agl-views", *OF_ALGORITHMS},
+            "command ui",
+        ),
     ],
 )
 def test_one_line_installs_a_package_with_all_that_it_needs(package, ours, works, tmp_path) -> None:
@@ -55,6 +62,15 @@ def test_one_line_installs_a_package_with_all_that_it_needs(package, ours, works
     rows = json.loads(run(python.with_name("agl"), "plugins", "--check", "--json"))
     states = {f"{row['kind']} {row['name']}": row["state"] for row in rows}
     assert states[works] == "ok"
+
+
+def test_the_extra_all_is_every_plugin_and_the_page_tells_of_each_job() -> None:
+    project = tomllib.loads((CLONE / "core/pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    plugins = {path.name for path in CLONE.glob("plugins/agl-*")}
+    assert {Requirement(one).name for one in extras["all"]} == plugins
+    page = (CLONE / "docs/howto/install.md").read_text("utf-8")
+    assert [name for name in extras if f"agl-core[{name}]" not in page] == []
 
 
 def install(*arguments: str) -> subprocess.CompletedProcess[str]:
