@@ -67,8 +67,8 @@ def test_the_suite_refuses_adapters_that_break_the_contract():
     suite, spans = AdapterContract(), AdapterContract.spans.__wrapped__(AdapterContract())
     for remembering in (Stateful(), Growing()):
         with pytest.raises(AssertionError):
-            suite.test_equal_spans_give_equal_results(remembering, spans)
+            suite.test_result_is_repeatable(remembering, spans)
     with pytest.raises(AssertionError):
-        suite.test_no_spans_give_an_empty_result_or_an_adapter_error(Stateful())
+        suite.test_no_spans_give_nothing_or_an_adapter_error(Stateful())
     with pytest.raises(AssertionError):
         suite.test_numbered_spans_may_come_in_any_order(OrderBound(), spans, 1)

@@ -53,7 +53,7 @@ class WakesNobody(InMemoryLightningStore):
         pass
 
 
-@pytest.mark.parametrize("claim", ["end_of_its_attempt", "begin_of_the_next_attempt"])
+@pytest.mark.parametrize("claim", ["end_of_its_attempt", "next_attempt_began"])
 async def test_a_store_that_marks_no_late_span_is_caught(claim, monkeypatch):
     monkeypatch.setattr(operations, "late", lambda span, *_: span)
     with pytest.raises(AssertionError):
@@ -63,7 +63,7 @@ async def test_a_store_that_marks_no_late_span_is_caught(claim, monkeypatch):
 async def test_a_store_that_keeps_spans_of_deleted_rollouts_is_caught():
     contract, store = StoreContract(), KeepsSpansOfDeletedRollouts()
     with pytest.raises(AssertionError):
-        await contract.test_rollouts_are_deleted_with_all_that_belongs_to_them(store)
+        await contract.test_rollouts_are_deleted_with_all_they_own(store)
 
 
 async def test_a_store_that_wakes_nobody_at_its_close_is_caught():

@@ -7,7 +7,7 @@ import pytest
 import agl
 from agl.errors import AlgorithmError
 from agl_testing import strategy_contract
-from agl_testing.strategy_contract import StrategyContract
+from agl_testing.strategy_contract import Run, StrategyContract
 
 QUICK = {"n_runners": 2, "graceful_delay": 0.5}
 
@@ -69,7 +69,7 @@ class StartsOne(Serial):
         (StartsOne, "every_runner_is_started_with_its_number", ()),
         (SwallowsErrors, "algorithm_that_raises_ends_the_run", ()),
         (Serial, "runner_that_dies_for_good_ends_the_run", ()),
-        (Serial, "algorithm_that_waits_for_runners_that_have_ended_is_stopped", ()),
+        (Serial, "algorithm_that_waits_for_ended_runners_is_stopped", ()),
         (Serial, "interrupt_asks_first", (True,)),
         (Serial, "interrupt_asks_first", (False,)),
     ],
@@ -79,4 +79,4 @@ def test_a_strategy_that_breaks_a_claim_is_caught(
 ):
     monkeypatch.setattr(strategy_contract, "MOST_SECONDS", 1.0)  # after which it hangs
     with pytest.raises(AssertionError):
-        getattr(StrategyContract(), f"test_{claim}")(broken(), memory_store, *arguments)
+        getattr(StrategyContract(), f"test_{claim}")(Run(broken(), memory_store), *arguments)

@@ -102,9 +102,7 @@ class AdapterContract:
         """Spans that the adapter can read; override for an adapter with a source of its own."""
         return example_trace()
 
-    def test_no_spans_give_an_empty_result_or_an_adapter_error(
-        self, adapter: TraceAdapter[Any]
-    ) -> None:
+    def test_no_spans_give_nothing_or_an_adapter_error(self, adapter: TraceAdapter[Any]) -> None:
         """An adapter documents which of the two; nothing else happens."""
         try:
             result = adapter.adapt([])
@@ -119,15 +117,11 @@ class AdapterContract:
         adapter.adapt(source)
         assert [span.model_dump_json() for span in source] == before
 
-    def test_the_result_is_not_empty(
-        self, adapter: TraceAdapter[Any], spans: Sequence[Span]
-    ) -> None:
+    def test_result_is_not_empty(self, adapter: TraceAdapter[Any], spans: Sequence[Span]) -> None:
         """The example holds what adapters are for."""
         assert len(adapter.adapt(spans)) > 0
 
-    def test_equal_spans_give_equal_results(
-        self, adapter: TraceAdapter[Any], spans: Sequence[Span]
-    ) -> None:
+    def test_result_is_repeatable(self, adapter: TraceAdapter[Any], spans: Sequence[Span]) -> None:
         """No randomness, no clock, no memory of earlier calls."""
         copies = [Span.model_validate_json(span.model_dump_json()) for span in spans]
         # A list that grows from call to call is equal to itself, so what is compared is a copy.

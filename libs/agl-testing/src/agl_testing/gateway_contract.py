@@ -191,9 +191,7 @@ class GatewayContract:
             assert "top_k" not in sent
 
     @pytest.mark.parametrize("gone", [False, True])
-    async def test_call_that_fails_is_recorded_with_the_reason(
-        self, served: Served, gone: bool
-    ) -> None:
+    async def test_failed_call_is_recorded_with_a_reason(self, served: Served, gone: bool) -> None:
         """The agent sees the failure of the backend, and soon; the trace says why it failed."""
         with EchoLLM(lambda _: RawReply(400, b'{"error": {"message": "too long"}}')) as other:
             served.gateway.update_model_list([served.entry(url=other.url)])
@@ -206,9 +204,7 @@ class GatewayContract:
         assert span.attributes[Key.STATUS_CODE] == answer.status
         assert span.attributes[Key.ERROR]
 
-    async def test_calls_at_once_belong_to_the_attempts_that_made_them(
-        self, served: Served
-    ) -> None:
+    async def test_calls_at_once_belong_to_attempts_that_made_them(self, served: Served) -> None:
         """The address says whose call it is; ``flush`` returns when each is stored."""
         many = [replace(served, rollout=await served.store.start_rollout(n)) for n in range(8)]
         answers = await asyncio.gather(
@@ -229,9 +225,7 @@ class GatewayContract:
 
     # --- addresses
 
-    async def test_resource_is_a_proxy_whose_addresses_name_the_attempt(
-        self, served: Served
-    ) -> None:
+    async def test_resource_is_a_proxy_with_addresses_of_attempts(self, served: Served) -> None:
         """Without ids for the runner, which fills them in; with both, for that attempt."""
         resource = served.gateway.as_resource(sampling_parameters={"temperature": 0.5})
         assert isinstance(resource, ProxyLLM)
@@ -244,9 +238,7 @@ class GatewayContract:
 
     # --- the list of models
 
-    async def test_new_list_holds_for_the_next_call_and_added_models_stay(
-        self, served: Served
-    ) -> None:
+    async def test_new_list_holds_at_the_next_call_and_added_stay(self, served: Served) -> None:
         """The list is the user's, and what was added is an algorithm's."""
         served.gateway.add_model(served.entry("added"))
         served.gateway.update_model_list([served.entry("new")])

@@ -21,9 +21,10 @@ from agl.types import (
     RolloutMode,
     Span,
 )
-from agl_testing.store_steps import claim, report, span_of
+from agl_testing.store_steps import claim, enqueue, report, span_of, worker_of
 
 PROMPT: NamedResources = {"prompt": PromptTemplate(template="Hi {name}", engine="f-string")}
+SENSELESS = {"limit": 0}, {"limit": -2}, {"offset": -1}, {"sort_by": "colour"}, {"sort_order": "up"}
 
 
 class StoreDataContract:
@@ -32,9 +33,7 @@ class StoreDataContract:
     # --- queries of rollouts and attempts
 
     async def test_query_rollouts_in_order_of_enqueueing(self, store: LightningStore) -> None:
-        rollouts = await store.enqueue_many_rollouts(
-            [EnqueueRolloutRequest(input=i) for i in range(4)]
-        )
+        rollouts = await enqueue(store, 4)
         await claim(store)
         found = await store.query_rollouts()
         assert [rollout.input for rollout in found] == [0, 1, 2, 3]
@@ -175,29 +174,14 @@ class StoreDataContract:
         queued = await store.enqueue_rollout("third")
         assert await store.get_latest_attempt(queued.rollout_id) is None
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"limit": 0},
-            {"limit": -2},
-            {"offset": -1},
-            {"sort_by": "colour"},
-            {"sort_order": "up"},
-        ],
-    )
-    async def test_queries_that_make_no_sense_are_refused(
-        self, store: LightningStore, options: dict[str, Any]
-    ) -> None:
-        with pytest.raises(InvalidQueryError):
-            await store.query_rollouts(**options)
-        with pytest.raises(InvalidQueryError):
-            await store.query_attempts("ro-none", **options)
-        with pytest.raises(InvalidQueryError):
-            await store.query_spans("ro-none", **options)
-        with pytest.raises(InvalidQueryError):
-            await store.query_resources(**options)
-        with pytest.raises(InvalidQueryError):
-            await store.query_workers(**options)
+    @pytest.mark.parametrize("options", SENSELESS)
+    async def test_senseless_query_is_refused(self, store: LightningStore, options: Any) -> None:
+        for query in (store.query_rollouts, store.query_resources, store.query_workers):
+            with pytest.raises(InvalidQueryError):
+                await query(**options)
+        for query in (store.query_attempts, store.query_spans):
+            with pytest.raises(InvalidQueryError):
+                await query("ro-none", **options)
 
     async def test_status_that_there_is_not_is_refused_by_name(self, store: LightningStore) -> None:
         bogus: Any = ["succeeded", "bogus"]
@@ -207,8 +191,6 @@ class StoreDataContract:
         bad: Any = ["idel"]
         with pytest.raises(InvalidQueryError, match="Did you mean 'idle'"):
             await store.query_workers(status_in=bad)
-
-    async def test_unknown_sort_field_names_the_near_one(self, store: LightningStore) -> None:
         with pytest.raises(InvalidQueryError, match="Did you mean 'start_time'"):
             await store.query_rollouts(sort_by="starttime")
 
@@ -227,9 +209,7 @@ class StoreDataContract:
         assert await store.get_resources_by_id(update.resources_id) == update
         assert await store.get_resources_by_id("rs-none") is None
 
-    async def test_what_others_do_to_resources_does_not_reach_the_store(
-        self, store: LightningStore
-    ) -> None:
+    async def test_resources_in_the_store_are_copies(self, store: LightningStore) -> None:
         model = LLM(endpoint="http://x/v1", model="m", sampling_parameters={"top_p": 0.5})
         before: NamedResources = {"llm": model.model_copy(deep=True)}
         update = await store.add_resources({"llm": model})
@@ -255,9 +235,7 @@ class StoreDataContract:
         assert (named.resources_id, named.version) == ("v0", 1)
         assert await store.get_latest_resources() == named
 
-    async def test_rollout_gets_the_latest_resources_of_its_moment(
-        self, store: LightningStore
-    ) -> None:
+    async def test_rollout_gets_the_resources_of_its_moment(self, store: LightningStore) -> None:
         assert (await store.enqueue_rollout(0)).resources_id is None
         await store.update_resources("v1", PROMPT)
         assert (await store.enqueue_rollout(1)).resources_id == "v1"
@@ -287,49 +265,39 @@ class StoreDataContract:
     async def test_worker_is_busy_while_it_works(self, store: LightningStore) -> None:
         await store.enqueue_rollout("task")
         claimed = await claim(store, "w1")
-        worker = await store.get_worker_by_id("w1")
-        assert worker is not None
+        worker = await worker_of(store, "w1")
         assert worker.status == "busy"
         assert worker.current_rollout_id == claimed.rollout_id
         assert worker.current_attempt_id == claimed.attempt.attempt_id
         assert worker.last_dequeue_time is not None
         assert worker.last_busy_time is not None
         await report(store, claimed, "succeeded")
-        worker = await store.get_worker_by_id("w1")
-        assert worker is not None
+        worker = await worker_of(store, "w1")
         assert (worker.status, worker.current_rollout_id) == ("idle", None)
         assert worker.current_attempt_id is None
 
     async def test_worker_that_finds_nothing_is_idle(self, store: LightningStore) -> None:
         assert await store.get_worker_by_id("w1") is None
         assert await store.dequeue_rollout("w1") is None
-        worker = await store.get_worker_by_id("w1")
-        assert worker is not None
+        worker = await worker_of(store, "w1")
         assert worker.status == "idle"
         assert worker.last_dequeue_time is not None
         assert [one.worker_id for one in await store.query_workers()] == ["w1"]
 
     @pytest.mark.parametrize("status", ["timeout", "unresponsive"])
-    async def test_worker_of_a_lost_attempt_is_unknown(
-        self, store: LightningStore, status: Any
-    ) -> None:
+    async def test_worker_that_is_lost_is_unknown(self, store: LightningStore, status: Any) -> None:
         started = await store.start_rollout("task", worker_id="w1")
         await report(store, started, status)
-        worker = await store.get_worker_by_id("w1")
-        assert worker is not None
+        worker = await worker_of(store, "w1")
         assert (worker.status, worker.current_attempt_id) == ("unknown", None)
 
-    async def test_worker_with_several_attempts_is_busy_until_the_last_ends(
-        self, store: LightningStore
-    ) -> None:
+    async def test_worker_is_busy_until_its_last_attempt_ends(self, store: LightningStore) -> None:
         one, two = [await store.start_rollout(i, worker_id="w1") for i in range(2)]
         await report(store, two, "succeeded")
-        worker = await store.get_worker_by_id("w1")
-        assert worker is not None
+        worker = await worker_of(store, "w1")
         assert (worker.status, worker.current_rollout_id) == ("busy", one.rollout_id)
         await report(store, one, "failed")
-        worker = await store.get_worker_by_id("w1")
-        assert worker is not None
+        worker = await worker_of(store, "w1")
         assert worker.status == "idle"
 
     async def test_attempt_given_to_another_worker(self, store: LightningStore) -> None:

@@ -15,7 +15,7 @@ from agl.errors import (
 from agl.store.answers import FENCE, Fence
 from agl.store.base import LightningStore
 from agl.types import Document, NamedResources, PromptTemplate
-from agl_testing.store_steps import span_of
+from agl_testing.store_steps import span_of, worker_of
 
 
 def document(key: str, body: Any = None, **about: Any) -> Document:
@@ -41,17 +41,13 @@ class StoreDocumentsContract:
         await store.put_documents([])
         assert (await store.query_documents("nobody's")).total == 0
 
-    async def test_document_is_replaced_but_by_no_lower_version(
-        self, store: LightningStore
-    ) -> None:
+    async def test_document_is_replaced_by_no_lower_version(self, store: LightningStore) -> None:
         await store.put_documents([document("a", 1, version=2), document("b", 1)])
         await store.put_documents([document("a", 2, version=2)])  # the answer was lost, say
         await store.put_documents([document("a", "late", version=1), document("b", 2, version=3)])
         assert [one.body for one in await store.query_documents("note")] == [2, 2]
 
-    async def test_document_that_another_writer_has_changed_is_refused(
-        self, store: LightningStore
-    ) -> None:
+    async def test_document_changed_by_another_is_refused(self, store: LightningStore) -> None:
         await store.put_documents([document("a", 1, expect=0)])
         for expect in (0, 2):
             with pytest.raises(ConflictError, match=r"'a' of kind 'note': version 1 is stored"):
@@ -113,9 +109,7 @@ class StoreDocumentsContract:
         assert (await store.query_documents("other")).total == 1
         await store.put_documents([document("a", expect=0)])
 
-    async def test_writer_that_another_one_has_replaced_writes_nothing(
-        self, store: LightningStore
-    ) -> None:
+    async def test_writer_that_was_replaced_writes_nothing(self, store: LightningStore) -> None:
         """See ``Fence``: a store looks at it before it writes."""
         text: NamedResources = {"p": PromptTemplate(template="x", engine="f-string")}
         fence = Document(kind="a fence", key="é/1", body="a newer one has taken over")
@@ -144,9 +138,7 @@ class StoreDocumentsContract:
         assert (await store.query_rollouts()).total == 2
         await store.put_documents([document("a")])
 
-    async def test_writer_that_another_one_has_replaced_claims_nothing(
-        self, store: LightningStore
-    ) -> None:
+    async def test_writer_that_was_replaced_claims_nothing(self, store: LightningStore) -> None:
         await store.put_documents([document("k", kind="a fence", version=2)])
         token = FENCE.set(Fence("a fence", "k", 1))
         try:
@@ -164,9 +156,7 @@ class StoreDocumentsContract:
         assert not await store.query_documents("note", key_in=["a\0b"])
         assert [one.key for one in await store.query_documents("note")] == ["a"]
 
-    async def test_who_waits_for_a_rollout_that_is_deleted_is_woken(
-        self, store: LightningStore
-    ) -> None:
+    async def test_who_waits_for_a_deleted_rollout_is_woken(self, store: LightningStore) -> None:
         gone, other = [await store.start_rollout(n) for n in range(2)]
         ids = [gone.rollout_id, other.rollout_id]
         wait = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids))
@@ -179,27 +169,20 @@ class StoreDocumentsContract:
         found = await asyncio.wait_for(wait, 10.0)
         assert [one.rollout_id for one in found] == ids[1:]
 
-    async def test_worker_of_a_rollout_that_is_deleted_is_released(
-        self, store: LightningStore
-    ) -> None:
+    async def test_worker_of_a_deleted_rollout_is_released(self, store: LightningStore) -> None:
         first, second, other = [
             await store.start_rollout(n, worker_id=name) for n, name in enumerate("wwv")
         ]
         await store.delete_rollouts([second.rollout_id])
-        worker = await store.get_worker_by_id("w")
-        assert worker is not None
+        worker = await worker_of(store, "w")
         assert (worker.status, worker.current_rollout_id) == ("busy", first.rollout_id)
         await store.delete_rollouts([first.rollout_id])
-        worker = await store.get_worker_by_id("w")
-        assert worker is not None
+        worker = await worker_of(store, "w")
         assert (worker.status, worker.current_attempt_id) == ("idle", None)
-        worker = await store.get_worker_by_id("v")
-        assert worker is not None
+        worker = await worker_of(store, "v")
         assert (worker.status, worker.current_rollout_id) == ("busy", other.rollout_id)
 
-    async def test_rollouts_are_deleted_with_all_that_belongs_to_them(
-        self, store: LightningStore
-    ) -> None:
+    async def test_rollouts_are_deleted_with_all_they_own(self, store: LightningStore) -> None:
         other, held = await _hold(store, "other"), await _hold(store, "mine")
         latest = await store.add_resources({"p": PromptTemplate(template="latest")})
         spans_before = (await store.statistics()).get("total_spans")

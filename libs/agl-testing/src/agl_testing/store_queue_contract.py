@@ -19,7 +19,7 @@ from agl.types import (
     EnqueueRolloutRequest,
     RolloutConfig,
 )
-from agl_testing.store_steps import claim, report, span_of, status_of
+from agl_testing.store_steps import claim, enqueue, find, latest, report, span_of, status_of
 
 
 class StoreQueueContract:
@@ -27,9 +27,7 @@ class StoreQueueContract:
 
     # --- the queue
 
-    async def test_enqueued_rollout_is_queuing_and_keeps_its_fields(
-        self, store: LightningStore
-    ) -> None:
+    async def test_enqueued_rollout_waits_and_keeps_its_fields(self, store: LightningStore) -> None:
         config = RolloutConfig(max_attempts=3)
         rollout = await store.enqueue_rollout(
             {"q": ["x", 1, None]}, mode="val", config=config, metadata={"a": 1}
@@ -60,9 +58,7 @@ class StoreQueueContract:
         assert (await store.query_rollouts()).total == 1
 
     @pytest.mark.parametrize("queued", [True, False])
-    async def test_what_a_caller_does_to_its_own_does_not_reach_the_store(
-        self, store: LightningStore, queued: bool
-    ) -> None:
+    async def test_store_copies_what_is_given(self, store: LightningStore, queued: bool) -> None:
         task: dict[str, Any] = {"messages": ["hi"]}
         metadata: dict[str, Any] = {"tags": []}
         make = store.enqueue_rollout if queued else store.start_rollout
@@ -71,20 +67,16 @@ class StoreQueueContract:
         metadata["tags"].append("by the caller")
         # Records of open attempts are kept beside the file, and written again with a change.
         await store.update_rollout(rollout.rollout_id, mode="val")
-        found = await store.get_rollout_by_id(rollout.rollout_id)
-        assert found is not None
+        found = await find(store, rollout)
         assert (found.input, found.metadata) == ({"messages": ["hi"]}, {"tags": []})
         new: dict[str, Any] = {"messages": ["new"]}
         await store.update_rollout(rollout.rollout_id, input=new)
         new["messages"].append("by the caller")
         await store.update_rollout(rollout.rollout_id, mode="train")
-        found = await store.get_rollout_by_id(rollout.rollout_id)
-        assert found is not None
+        found = await find(store, rollout)
         assert found.input == {"messages": ["new"]}
 
-    async def test_what_a_reader_does_to_its_own_does_not_reach_the_store(
-        self, store: LightningStore
-    ) -> None:
+    async def test_store_copies_what_is_read(self, store: LightningStore) -> None:
         def spoil(rollout: Any) -> None:
             rollout.input["messages"].append("by a reader")
             rollout.metadata["by"] = "a reader"
@@ -142,9 +134,7 @@ class StoreQueueContract:
         (now,) = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=9, key="a")])
         assert (now.rollout_id, now.status) == (first[0].rollout_id, "preparing")
 
-    async def test_claim_with_a_key_is_answered_again_until_it_is_begun(
-        self, store: LightningStore
-    ) -> None:
+    async def test_claim_with_a_key_is_repeated_until_begun(self, store: LightningStore) -> None:
         for number in range(4):
             await store.enqueue_rollout({"n": [number]})
         first = await store.dequeue_many_rollouts(limit=2, worker_id="w", key="k")
@@ -159,7 +149,7 @@ class StoreQueueContract:
         assert [rollout.input for rollout in new] == [{"n": [2]}]
         assert (await store.statistics()).get("total_attempts") == 3
 
-    async def test_claim_with_a_key_is_answered_again_from_an_empty_queue(
+    async def test_claim_with_a_key_is_repeated_if_none_is_left(
         self, store: LightningStore
     ) -> None:
         await store.enqueue_rollout(1)
@@ -187,9 +177,7 @@ class StoreQueueContract:
     async def test_enqueue_nothing(self, store: LightningStore) -> None:
         assert list(await store.enqueue_many_rollouts([])) == []
 
-    async def test_enqueue_with_unknown_resources_queues_nothing(
-        self, store: LightningStore
-    ) -> None:
+    async def test_unknown_resources_queue_nothing(self, store: LightningStore) -> None:
         requests = [
             EnqueueRolloutRequest(input=1),
             EnqueueRolloutRequest(input=2, resources_id="rs-none"),
@@ -215,7 +203,7 @@ class StoreQueueContract:
         assert await store.dequeue_rollout() is None
 
     async def test_dequeue_many_takes_at_most_limit(self, store: LightningStore) -> None:
-        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(5)])
+        await enqueue(store, 5)
         assert [one.input for one in await store.dequeue_many_rollouts(limit=3)] == [0, 1, 2]
         assert list(await store.dequeue_many_rollouts(limit=0)) == []
         assert list(await store.dequeue_many_rollouts(limit=-1)) == []
@@ -244,7 +232,7 @@ class StoreQueueContract:
     async def test_every_waiting_dequeue_is_served(self, store: LightningStore) -> None:
         waiting = [asyncio.create_task(store.dequeue_rollout(wait_seconds=20.0)) for _ in range(5)]
         await asyncio.sleep(0.05)
-        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(5)])
+        await enqueue(store, 5)
         claimed = await asyncio.gather(*waiting)
         assert sorted(one.input for one in claimed if one) == [0, 1, 2, 3, 4]
 
@@ -260,16 +248,13 @@ class StoreQueueContract:
         assert claimed is not None
         assert claimed.input == "task"
 
-    async def test_agent_that_changes_its_input_changes_no_record(
-        self, store: LightningStore
-    ) -> None:
+    async def test_agent_changing_its_input_changes_no_record(self, store: LightningStore) -> None:
         task = {"messages": ["hi"]}
         rollout = await store.enqueue_rollout(task)
         task["messages"].append("by the caller")
         claimed = await claim(store)
         claimed.input["messages"].append("by the agent")
-        found = await store.get_rollout_by_id(rollout.rollout_id)
-        assert found is not None
+        found = await find(store, rollout)
         assert found.input == {"messages": ["hi"]}
 
     # --- starting without the queue
@@ -288,9 +273,7 @@ class StoreQueueContract:
         assert second.attempt.worker_id == "w2"
         assert await store.get_latest_attempt(first.rollout_id) == second.attempt
 
-    async def test_start_attempt_takes_the_rollout_off_the_queue(
-        self, store: LightningStore
-    ) -> None:
+    async def test_start_attempt_takes_rollout_off_the_queue(self, store: LightningStore) -> None:
         rollout = await store.enqueue_rollout("task")
         assert (await store.start_attempt(rollout.rollout_id)).status == "preparing"
         assert await store.dequeue_rollout() is None
@@ -311,9 +294,7 @@ class StoreQueueContract:
         assert cancelled.end_time is not None
         assert await store.dequeue_rollout() is None
 
-    async def test_result_after_cancelling_is_kept_and_harmless(
-        self, store: LightningStore
-    ) -> None:
+    async def test_result_after_a_cancel_is_kept_and_harmless(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
         await report(store, started, "running")
         await store.update_rollout(started.rollout_id, status="cancelled")
@@ -327,8 +308,7 @@ class StoreQueueContract:
     async def test_rollout_put_back_by_hand_is_claimed_again(self, store: LightningStore) -> None:
         first = await store.start_rollout("task")
         await store.update_rollout(first.rollout_id, status="requeuing")
-        attempt = await store.get_latest_attempt(first.rollout_id)
-        assert attempt is not None
+        attempt = await latest(store, first)
         assert attempt.status == "failed"
         assert attempt.error is not None
         assert attempt.error.boundary == "cancelled"
@@ -336,9 +316,7 @@ class StoreQueueContract:
         assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
 
     @pytest.mark.parametrize("bad", ["\ud800", "a\0b"])
-    async def test_ids_that_no_database_gives_back_are_refused(
-        self, store: LightningStore, bad: str
-    ) -> None:
+    async def test_ids_no_database_keeps_are_refused(self, store: LightningStore, bad: str) -> None:
         started = await store.start_rollout("task")
         queued = await store.enqueue_rollout("queued")
         for write in (

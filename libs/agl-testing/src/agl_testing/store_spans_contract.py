@@ -13,7 +13,7 @@ from agl.types import (
     SpanContext,
     TraceStatus,
 )
-from agl_testing.store_steps import RETRY_ONCE, claim, report, span_of, status_of
+from agl_testing.store_steps import RETRY_ONCE, claim, latest, report, span_of, status_of
 
 
 class StoreSpansContract:
@@ -42,9 +42,7 @@ class StoreSpansContract:
         assert again is not None
         assert again.sequence_id == 4
 
-    async def test_numbers_continue_after_given_and_reserved_ones(
-        self, store: LightningStore
-    ) -> None:
+    async def test_numbers_continue_after_given_and_reserved(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
         pair = (started.rollout_id, started.attempt.attempt_id)
         assert await store.get_next_span_sequence_id(*pair) == 1
@@ -113,9 +111,7 @@ class StoreSpansContract:
         assert await status_of(store, started) == "preparing"
 
     @pytest.mark.parametrize("value", [float("nan"), [1.0, float("-inf")]])
-    async def test_numbers_that_are_not_finite_are_refused_by_name(
-        self, store: LightningStore, value: Any
-    ) -> None:
+    async def test_not_finite_is_refused_by_name(self, store: LightningStore, value: Any) -> None:
         started = await store.start_rollout("task")
         bad = span_of(started, attributes={"score": value})
         with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*score"):
@@ -125,9 +121,7 @@ class StoreSpansContract:
     @pytest.mark.parametrize(
         "field", ["span_id", "trace_id", "parent_id", "schema_url", "link", "trace_state", "other"]
     )
-    async def test_spans_with_text_that_utf_8_cannot_hold_are_refused(
-        self, store: LightningStore, field: str
-    ) -> None:
+    async def test_text_beyond_utf_8_is_refused(self, store: LightningStore, field: str) -> None:
         started = await store.start_rollout("task")
         good, bad = span_of(started), span_of(started)
         ids = {"trace_id": "a" * 32, "span_id": "b" * 16, "is_remote": False}
@@ -153,10 +147,9 @@ class StoreSpansContract:
     async def test_negative_number_is_refused_by_name(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")
         bad = span_of(started).model_copy(update={"sequence_id": -1})
-        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
-            await store.add_many_spans([span_of(started), bad])
-        with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
-            await store.turn([bad], limit=0)
+        for write in (store.add_many_spans([span_of(started), bad]), store.turn([bad], limit=0)):
+            with pytest.raises(InvalidRecordError, match=f"{bad.span_id}.*sequence_id is -1"):
+                await write
         assert len(await store.query_spans(started.rollout_id)) == 0
 
     async def test_spans_of_several_attempts_in_one_call(self, store: LightningStore) -> None:
@@ -172,8 +165,7 @@ class StoreSpansContract:
         started = await store.start_rollout("task")
         await store.add_span(span_of(started))
         assert await status_of(store, started) == "running"
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert attempt is not None
+        attempt = await latest(store, started)
         assert attempt.status == "running"
         assert attempt.last_heartbeat_time is not None
         assert abs(attempt.last_heartbeat_time - time.time()) < 60
@@ -200,9 +192,7 @@ class StoreSpansContract:
         stored = await store.query_spans(started.rollout_id)
         assert [span.late for span in stored] == [False, True, False, True, False, True]
 
-    async def test_span_after_the_begin_of_the_next_attempt_is_late(
-        self, store: LightningStore
-    ) -> None:
+    async def test_span_after_the_next_attempt_began_is_late(self, store: LightningStore) -> None:
         first = await store.start_rollout("task")
         second = await store.start_attempt(first.rollout_id)
         await store.add_many_spans([span_of(first), span_of(second)])

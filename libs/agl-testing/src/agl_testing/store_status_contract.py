@@ -1,7 +1,7 @@
 """The part of the store contract about results: statuses, and what is tried again."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from agl.types import (
     Failure,
     RolloutConfig,
 )
-from agl_testing.store_steps import RETRY_ONCE, claim, report, status_of
+from agl_testing.store_steps import RETRY_ONCE, claim, find, latest, report, status_of
 
 
 class StoreStatusContract:
@@ -28,15 +28,12 @@ class StoreStatusContract:
         assert attempt.status == "succeeded"
         assert attempt.end_time is not None
         assert attempt.metadata == {"k": 1}
-        rollout = await store.get_rollout_by_id(started.rollout_id)
-        assert rollout is not None
+        rollout = await find(store, started)
         assert rollout.status == "succeeded"
         assert rollout.end_time is not None
 
     @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
-    async def test_failure_without_retry_ends_the_rollout(
-        self, store: LightningStore, status: Literal["failed", "timeout", "unresponsive"]
-    ) -> None:
+    async def test_failure_ends_rollout(self, store: LightningStore, status: AttemptStatus) -> None:
         started = await store.start_rollout("task")
         attempt = await report(store, started, status)
         assert attempt.status == status
@@ -47,23 +44,18 @@ class StoreStatusContract:
         started = await store.start_rollout("task")
         failure = Failure(boundary="agent", type="ValueError", message="no", traceback="line 1\n")
         await report(store, started, "failed", error=failure)
-        attempt = await store.get_latest_attempt(started.rollout_id)
-        assert attempt is not None
+        attempt = await latest(store, started)
         assert attempt.error == failure
 
     @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout", "unresponsive"])
-    async def test_same_final_status_again_changes_nothing(
-        self, store: LightningStore, status: AttemptStatus
-    ) -> None:
+    async def test_same_end_may_repeat(self, store: LightningStore, status: AttemptStatus) -> None:
         started = await store.start_rollout("task")
         attempt = await report(store, started, status)
         assert await report(store, started, status, metadata={"late": True}) == attempt
         assert await store.get_latest_attempt(started.rollout_id) == attempt
 
     @pytest.mark.parametrize("final", ["succeeded", "failed", "timeout"])
-    async def test_final_attempt_status_is_final(
-        self, store: LightningStore, final: AttemptStatus
-    ) -> None:
+    async def test_attempt_end_is_final(self, store: LightningStore, final: AttemptStatus) -> None:
         started = await store.start_rollout("task")
         await report(store, started, final)
         with pytest.raises(InvalidTransitionError, match=f"'{final}' is final"):
@@ -146,17 +138,13 @@ class StoreStatusContract:
         assert await status_of(store, first) == "failed"
         assert await store.dequeue_rollout() is None
 
-    async def test_failure_outside_the_retry_condition_is_final(
-        self, store: LightningStore
-    ) -> None:
+    async def test_failure_outside_retry_condition_is_final(self, store: LightningStore) -> None:
         config = RolloutConfig(max_attempts=5, retry_condition=["timeout"])
         started = await store.start_rollout("task", config=config)
         await report(store, started, "failed")
         assert await status_of(store, started) == "failed"
 
-    async def test_retried_rollout_goes_to_the_end_of_the_queue(
-        self, store: LightningStore
-    ) -> None:
+    async def test_retried_rollout_goes_to_the_end_of_queue(self, store: LightningStore) -> None:
         await store.enqueue_rollout("retried", config=RETRY_ONCE)
         first = await claim(store)
         await store.enqueue_rollout("other")
@@ -173,9 +161,7 @@ class StoreStatusContract:
         assert second is not None
         assert second.attempt.sequence_id == 2
 
-    async def test_late_result_of_an_older_attempt_touches_nothing_else(
-        self, store: LightningStore
-    ) -> None:
+    async def test_late_result_of_an_older_attempt_is_its_own(self, store: LightningStore) -> None:
         first = await store.start_rollout("task")
         second = await store.start_attempt(first.rollout_id)
         late = await report(store, first, "succeeded")

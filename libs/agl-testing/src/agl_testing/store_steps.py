@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from agl.store.base import LightningStore
@@ -9,10 +10,12 @@ from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
+    EnqueueRolloutRequest,
     Rollout,
     RolloutConfig,
     RolloutStatus,
     Span,
+    Worker,
 )
 
 RETRY_ONCE = RolloutConfig(max_attempts=2, retry_condition=["failed", "timeout", "unresponsive"])
@@ -27,6 +30,12 @@ def span_of(rollout: AttemptedRollout, name: str = "step", **fields: Any) -> Spa
         name=name,
         **fields,
     )
+
+
+async def enqueue(store: LightningStore, number: int) -> Sequence[Rollout]:
+    """Queue tasks, which are the numbers from 0 on."""
+    requests = [EnqueueRolloutRequest(input=index) for index in range(number)]
+    return await store.enqueue_many_rollouts(requests)
 
 
 async def claim(store: LightningStore, worker_id: str | None = None) -> AttemptedRollout:
@@ -45,19 +54,38 @@ async def report(
     )
 
 
-async def status_of(store: LightningStore, rollout: Rollout) -> RolloutStatus:
-    """The rollout's status now."""
+async def find(store: LightningStore, rollout: Rollout) -> Rollout:
+    """The rollout as it is now."""
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found is not None
-    return found.status
+    return found
+
+
+async def status_of(store: LightningStore, rollout: Rollout) -> RolloutStatus:
+    """The rollout's status now."""
+    return (await find(store, rollout)).status
+
+
+async def latest(store: LightningStore, rollout: Rollout) -> Attempt:
+    """The rollout's latest attempt, which must be there."""
+    attempt = await store.get_latest_attempt(rollout.rollout_id)
+    assert attempt is not None
+    return attempt
+
+
+async def worker_of(store: LightningStore, worker_id: str) -> Worker:
+    """A worker, which must be there."""
+    worker = await store.get_worker_by_id(worker_id)
+    assert worker is not None
+    return worker
 
 
 async def until(store: LightningStore, rollout: Rollout, status: AttemptStatus) -> Attempt:
     """The latest attempt once the watchdog has given it this status; 20 seconds at most."""
     deadline = time.monotonic() + 20.0
     while time.monotonic() < deadline:
-        attempt = await store.get_latest_attempt(rollout.rollout_id)
-        if attempt is not None and attempt.status == status:
+        attempt = await latest(store, rollout)
+        if attempt.status == status:
             return attempt
         await asyncio.sleep(0.02)
     raise AssertionError(f"the latest attempt of {rollout.rollout_id!r} never became {status!r}")

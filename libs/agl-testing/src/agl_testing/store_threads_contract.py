@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from agl.store.base import LightningStore
 from agl.types import EnqueueRolloutRequest
-from agl_testing.store_steps import report, span_of
+from agl_testing.store_steps import enqueue, report, span_of
 
 T = TypeVar("T")
 
@@ -32,11 +32,9 @@ async def _in_threads(work: Callable[[int], Coroutine[Any, Any, T]]) -> list[T]:
 class StoreThreadsContract:
     """Several threads, each with its own event loop."""
 
-    async def test_claimers_in_threads_never_get_the_same_rollout(
-        self, store: LightningStore
-    ) -> None:
+    async def test_claimers_in_threads_never_get_the_same(self, store: LightningStore) -> None:
         total = 80
-        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(total)])
+        await enqueue(store, total)
 
         async def claimer() -> list[Any]:
             taken: list[Any] = []
@@ -64,9 +62,7 @@ class StoreThreadsContract:
         spans = await store.query_spans(started.rollout_id)
         assert [span.sequence_id for span in spans] == list(range(1, 10 * NUM_THREADS + 1))
 
-    async def test_rollout_enqueued_in_one_thread_wakes_another(
-        self, store: LightningStore
-    ) -> None:
+    async def test_rollout_queued_in_one_thread_wakes_another(self, store: LightningStore) -> None:
         waiting = threading.Barrier(NUM_THREADS)
 
         async def work(index: int) -> float:

@@ -5,7 +5,7 @@ import pytest
 from agl.errors import InvalidTransitionError
 from agl.store.base import AttemptEnd, LightningStore
 from agl.types import AttemptedRollout, Failure
-from agl_testing.store_steps import claim, report, span_of, status_of
+from agl_testing.store_steps import claim, report, span_of, status_of, worker_of
 
 
 def end_of(rollout: AttemptedRollout, error: Failure | None = None) -> AttemptEnd:
@@ -33,8 +33,7 @@ class StoreTurnContract:
         assert await status_of(store, first) == "succeeded"
         (second,) = done.claimed
         assert second.input == 2
-        worker = await store.get_worker_by_id("w")
-        assert worker is not None
+        worker = await worker_of(store, "w")
         assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
 
     async def test_turn_ends_with_a_failure(self, store: LightningStore) -> None:
@@ -43,8 +42,7 @@ class StoreTurnContract:
         done = await store.turn(finish=end_of(started, failure), limit=0, worker_id="w")
         assert done.attempt is not None
         assert (done.attempt.error, len(done.claimed)) == (failure, 0)
-        worker = await store.get_worker_by_id("w")
-        assert worker is not None
+        worker = await worker_of(store, "w")
         assert worker.status == "idle"
 
     async def test_turn_may_be_repeated(self, store: LightningStore) -> None:
@@ -56,9 +54,7 @@ class StoreTurnContract:
             assert done.attempt is not None
             assert done.attempt.status == "succeeded"
 
-    async def test_turn_with_a_key_may_be_repeated_with_its_claim(
-        self, store: LightningStore
-    ) -> None:
+    async def test_turn_with_a_key_is_repeated_with_its_claim(self, store: LightningStore) -> None:
         for number in (1, 2, 3):
             await store.enqueue_rollout(number)
         first = await claim(store, "w")

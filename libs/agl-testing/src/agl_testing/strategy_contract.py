@@ -19,7 +19,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -60,6 +60,52 @@ async def learn(store: LightningStore, event: ExecutionEvent) -> None:
     await store.update_worker("learned")
 
 
+@dataclass
+class Run:
+    """A run of a strategy, and what its algorithm and runners left in the store."""
+
+    strategy: ExecutionStrategy
+    store: LightningStore
+
+    def execute(
+        self, algorithm: AlgorithmBundle, runner: RunnerBundle, n_runners: int | None = None
+    ) -> BaseException | None:
+        """What the run raises; it fails where it hangs."""
+        self.strategy.n_runners = n_runners or self.strategy.n_runners
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self.strategy.execute(algorithm, runner, self.store)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(MOST_SECONDS)
+        assert not thread.is_alive(), f"execute() has not returned after {MOST_SECONDS:g} s"
+        return raised[0] if raised else None
+
+    def statuses(self) -> list[RolloutStatus]:
+        """Of the rollouts, in the order in which they were queued."""
+
+        async def look() -> list[RolloutStatus]:
+            return [rollout.status for rollout in await self.store.query_rollouts()]
+
+        return asyncio.run(look())
+
+    def notes(self) -> set[str]:
+        """What algorithm and runners have noted, as ids of workers."""
+        return asyncio.run(_notes(self.store))
+
+    def assert_stopped(self) -> None:
+        """Whoever of ``serve`` has begun has ended."""
+        said = self.notes()
+        begun = {note.removeprefix("begun-") for note in said if note.startswith("begun")}
+        assert begun
+        assert {f"ended-{number}" for number in begun} <= said
+
+
 class StrategyContract:
     """Claims of ``ExecutionStrategy.execute``; the fixture ``strategy`` is the subclass's."""
 
@@ -68,61 +114,54 @@ class StrategyContract:
         """The strategy to test."""
         raise NotImplementedError("override the fixture 'strategy' and return your strategy")
 
-    def test_run_ends_with_its_algorithm(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore
-    ) -> None:
-        """Runners are told to stop, and have stopped when ``execute`` returns."""
-        assert execute(strategy, learn, serve, memory_store) is None
-        assert statuses(memory_store) == ["succeeded"] * 4
-        assert "learned" in notes(memory_store)
-        assert_stopped(memory_store)
+    @pytest.fixture
+    def run(self, strategy: ExecutionStrategy, memory_store: LightningStore) -> Run:
+        """A run of that strategy."""
+        return Run(strategy, memory_store)
 
-    def test_every_runner_is_started_with_its_number(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore
-    ) -> None:
+    def test_run_ends_with_its_algorithm(self, run: Run) -> None:
+        """Runners are told to stop, and have stopped when ``execute`` returns."""
+        assert run.execute(learn, serve) is None
+        assert run.statuses() == ["succeeded"] * 4
+        assert "learned" in run.notes()
+        run.assert_stopped()
+
+    def test_every_runner_is_started_with_its_number(self, run: Run) -> None:
         """``n_runners`` of them, numbered from 0."""
-        expected = {f"begun-{number}" for number in range(strategy.n_runners)}
+        expected = {f"begun-{number}" for number in range(run.strategy.n_runners)}
 
         async def wait_for_all(store: LightningStore, event: ExecutionEvent) -> None:
             while not expected <= await _notes(store):  # noqa: ASYNC110 - a store has no event
                 await asyncio.sleep(0.02)
 
-        assert execute(strategy, wait_for_all, serve, memory_store) is None
-        begun = {note for note in notes(memory_store) if note.startswith("begun")}
+        assert run.execute(wait_for_all, serve) is None
+        begun = {note for note in run.notes() if note.startswith("begun")}
         assert begun == expected
 
-    def test_algorithm_that_raises_ends_the_run(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore
-    ) -> None:
+    def test_algorithm_that_raises_ends_the_run(self, run: Run) -> None:
         """Its error is the cause, and the runners were stopped first."""
 
         async def fail(store: LightningStore, event: ExecutionEvent) -> None:
             await learn(store, event)
             raise KeyError("mine")
 
-        error = execute(strategy, fail, serve, memory_store)
+        error = run.execute(fail, serve)
         assert isinstance(error, AlgorithmError), error
         assert "mine" in str(error)
-        assert_stopped(memory_store)
+        run.assert_stopped()
 
-    def test_runner_that_dies_for_good_ends_the_run(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore
-    ) -> None:
+    def test_runner_that_dies_for_good_ends_the_run(self, run: Run) -> None:
         """Nobody waits for rollouts that nobody will run."""
-        error = execute(strategy, learn, crash, memory_store)
+        error = run.execute(learn, crash)
         assert isinstance(error, RunnerCrashError), error
-        assert "learned" not in notes(memory_store)
+        assert "learned" not in run.notes()
 
-    def test_algorithm_that_waits_for_runners_that_have_ended_is_stopped(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore
-    ) -> None:
+    def test_algorithm_that_waits_for_ended_runners_is_stopped(self, run: Run) -> None:
         """As with ``max_rollouts``: the wait raises, and the run has come to its end."""
-        assert execute(strategy, learn, serve_one, memory_store, n_runners=2) is None
-        assert statuses(memory_store) == ["succeeded"] * 2 + ["queuing"] * 2
+        assert run.execute(learn, serve_one, n_runners=2) is None
+        assert run.statuses() == ["succeeded"] * 2 + ["queuing"] * 2
 
-    def test_algorithm_that_works_outlives_its_runners(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore
-    ) -> None:
+    def test_algorithm_that_works_outlives_its_runners(self, run: Run) -> None:
         """What it has begun to compute, it may finish."""
 
         async def compute(store: LightningStore, event: ExecutionEvent) -> None:
@@ -135,13 +174,11 @@ class StrategyContract:
             if worker_id == 0:
                 await _run_one(store, MOST_SECONDS)
 
-        assert execute(strategy, compute, leave, memory_store) is None
-        assert "saved" in notes(memory_store)
+        assert run.execute(compute, leave) is None
+        assert "saved" in run.notes()
 
     @pytest.mark.parametrize("in_order", [True, False])
-    def test_interrupt_asks_first(
-        self, strategy: ExecutionStrategy, memory_store: LightningStore, in_order: bool
-    ) -> None:
+    def test_interrupt_asks_first(self, run: Run, in_order: bool) -> None:
         """Where ``ask_to_stop`` says that the run will end, it does; else it ends at once."""
         here, asked = os.getpid(), multiprocessing.Event()
 
@@ -157,62 +194,16 @@ class StrategyContract:
                 await asyncio.Event().wait()
             await store.update_worker("saved")
 
-        strategy.ask_to_stop = ask
+        run.strategy.ask_to_stop = ask
         try:
-            strategy.execute(learn_until_asked, serve, memory_store)
+            run.strategy.execute(learn_until_asked, serve, run.store)
         except KeyboardInterrupt:
             assert not in_order
         else:
             assert in_order
         assert asked.is_set()
-        assert ("saved" in notes(memory_store)) == in_order
-        assert_stopped(memory_store)
-
-
-def execute(
-    strategy: ExecutionStrategy,
-    algorithm: AlgorithmBundle,
-    runner: RunnerBundle,
-    store: LightningStore,
-    n_runners: int | None = None,
-) -> BaseException | None:
-    """What the run raises; it fails where it hangs."""
-    strategy.n_runners = n_runners or strategy.n_runners
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            strategy.execute(algorithm, runner, store)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(MOST_SECONDS)
-    assert not thread.is_alive(), f"execute() has not returned after {MOST_SECONDS:g} s"
-    return raised[0] if raised else None
-
-
-def statuses(store: LightningStore) -> list[RolloutStatus]:
-    """Of the rollouts, in the order in which they were queued."""
-
-    async def look() -> Sequence[RolloutStatus]:
-        return [rollout.status for rollout in await store.query_rollouts()]
-
-    return list(asyncio.run(look()))
-
-
-def assert_stopped(store: LightningStore) -> None:
-    """Whoever of ``serve`` has begun has ended."""
-    said = notes(store)
-    begun = {note.removeprefix("begun-") for note in said if note.startswith("begun")}
-    assert begun
-    assert {f"ended-{number}" for number in begun} <= said
-
-
-def notes(store: LightningStore) -> set[str]:
-    """What algorithm and runners have noted, as ids of workers."""
-    return asyncio.run(_notes(store))
+        assert ("saved" in run.notes()) == in_order
+        run.assert_stopped()
 
 
 async def _run_one(store: LightningStore, wait_seconds: float) -> None:

@@ -21,23 +21,6 @@ from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer
 from agl.types import AttemptedRollout, Span, TraceStatus
 
-__all__ = [
-    "test_active_only_within_its_context",
-    "test_created_span_says_what_was_recorded",
-    "test_emitters_work_under_it",
-    "test_error_of_the_body_passes_and_its_spans_are_stored",
-    "test_failed_operation_has_status_error",
-    "test_fifty_rollouts_at_once_keep_their_spans_apart",
-    "test_last_trace_is_that_of_the_own_task",
-    "test_operation_is_the_parent_of_what_it_contains",
-    "test_plain_code_in_a_thread_belongs_to_its_rollout",
-    "test_spans_are_in_the_store_when_the_context_is_left",
-    "test_spans_are_numbered_in_the_order_of_their_ends",
-    "test_two_contexts_one_after_the_other_do_not_mix",
-    "test_unfit_ids_are_refused",
-    "test_without_ids_spans_are_kept_and_not_stored",
-]
-
 
 async def _start(store: LightningStore) -> AttemptedRollout:
     return await store.start_rollout({"task": 1})
@@ -282,5 +265,6 @@ async def test_emitters_work_under_it(tracer: Tracer, memory_store: LightningSto
     assert spans[2].attributes["agentlightning.operation.output.reward"] == 0.75
 
 
+__all__ = [name for name in dir() if name.startswith("test_")]  # pyright: ignore
 for _name in __all__:
     pytest.mark.asyncio(globals()[_name])
