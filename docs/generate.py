@@ -189,14 +189,14 @@ def catalogue() -> str:
     commands: dict[str, tuple[str, ...]] = {}
     core = tomllib.loads((REPOSITORY / "core/pyproject.toml").read_text())["project"]
     extras = core["optional-dependencies"].items()
-    own_extras = {re.match(r"[\w-]*", needs[0])[0]: extra for extra, needs in extras}
+    own = {re.match(r"[\w-]*", need)[0]: extra for extra, (need, *more) in extras if not more}
     packages: list[str] = []
     for kind in ("core", "libs/*", "plugins/*", "compat/*"):
         for path in sorted(REPOSITORY.glob(f"{kind}/pyproject.toml")):
             project = tomllib.loads(path.read_text())["project"]
             package = project["name"]
             packages.append(package)
-            package = f"agl-core[{own_extras[package]}]" if package in own_extras else package
+            package = f"agl-core[{own[package]}]" if package in own else package
             for group, entries in project.get("entry-points", {}).items():
                 if not group.startswith("agl."):
                     continue
