@@ -75,6 +75,16 @@ def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(star
     assert (keeping.heard, other.heard) == (3, 1)
 
 
+def test_an_evaluation_without_validation_tasks_is_told_once(starts: Starts, caplog: Any) -> None:
+    class Asking(agl.Hook):
+        def on_step_end(self, algorithm: Any) -> None:
+            algorithm.ask_to_evaluate()
+
+    starts.hooks = [Asking()]
+    starts.start()
+    assert caplog.text.count("there are no validation tasks, so there is none. Give some: val") == 1
+
+
 class EndingAsItSaves(Keeping):
     """Ends the run when its first checkpoint is there."""
 
@@ -327,7 +337,9 @@ def test_metrics_of_an_update_are_numbers(starts: Starts, caplog: Any) -> None:
     assert "update of Mortal: metric 'none' is nan; it is left out" in caplog.text
 
 
-@pytest.mark.parametrize("state", [{"heard": object()}, {"other": 1}, None])
+@pytest.mark.parametrize(
+    "state", [{"heard": object()}, {"heard": [{1: "a"}]}, {"heard": {"a": {1}}}, {"other": 1}, None]
+)
 def test_a_run_that_a_hook_without_a_state_ended_goes_on(starts, caplog, state) -> None:
     starts.hooks = [Counting(end=1), keeping := Keeping()]
     keeping.state = state

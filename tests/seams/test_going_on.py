@@ -259,9 +259,13 @@ def test_the_ledger_says_trained_of_the_rows_that_an_update_used(starts: Starts)
     assert left == [("not_selected", True)] * (COPIES // 2)
     assert done.summary["calls_trained"] == done.summary["calls"] / 2 == 3 * COPIES / 2
     assert done.summary["calls_excluded"] == {"not_selected": 3 * COPIES / 2}
+    lines = (starts.folder / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["version"] for line in lines] == [1, 2, 3]
+    starts.takes = lambda rows: []  # after which the weights are what they were
+    assert starts.start(steps=4).weights_version == 3
     starts.takes = lambda rows: [*rows, replace(rows[0])]
     with pytest.raises(AlgorithmError, match="update returned 1 rows that it was not given"):
-        starts.start(steps=4)
+        starts.start(steps=5)
 
 
 def test_an_update_that_drains_its_list_has_trained_its_rows(starts: Starts) -> None:
@@ -434,6 +438,25 @@ def test_a_run_whose_checkpoints_are_all_damaged_says_how_it_can_go_on(starts: S
     shutil.rmtree(checkpoints)
     done = starts.start(steps=4)
     assert (starts.ran, done.summary["steps"], starts.steps()) == (COPIES, 4, [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_folder_in_which_nothing_can_be_saved_is_refused_before_any_rollout(starts, kind) -> None:
+    (place := starts.folder / "run/checkpoints").parent.mkdir()
+    place.touch() if kind == "file" else place.symlink_to("gone")
+    with pytest.raises(ConfigError, match=r"written into '.*run/checkpoints', .* or give another"):
+        starts.start()
+    place.unlink()
+    assert (starts.ran, starts.start().summary["steps"]) == (0, 3)
+
+
+def test_what_a_kill_left_of_checkpoints_is_removed_by_the_next_start(starts: Starts) -> None:
+    starts.start()
+    checkpoints = starts.folder / "run/checkpoints"
+    for kind in ("gone", "partial"):
+        (checkpoints / f".step-000001.{kind}/more").mkdir(parents=True)
+    starts.start()  # which has no step left, and saves nothing
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000003"]
 
 
 def test_a_run_from_a_folder_without_checkpoints_is_replayed_from_its_own_beginning(starts) -> None:

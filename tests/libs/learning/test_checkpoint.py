@@ -138,6 +138,19 @@ def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, val_rewards, kept
     assert len([*(tmp_path / "checkpoints").iterdir()]) == len(kept)
 
 
+def test_a_damaged_one_is_neither_the_best_nor_among_those_that_are_kept(tmp_path, caplog):
+    save_steps(tmp_path, 1, 2, 3, 4, 5)
+    for step in (2, 4):
+        os.truncate(tmp_path / f"checkpoints/step-00000{step}/model.safetensors", 0)
+    rewards = [(1, 0.5), (2, 0.9), (3, 0.1), (5, 0.2)]
+    assert best_checkpoint(tmp_path, rewards) == (tmp_path / "checkpoints/step-000001", 0.5)
+    remove_older(tmp_path, 2, rewards)
+    assert steps_of(tmp_path) == [1, 2, 3, 4, 5]
+    remove_older(tmp_path, 1, rewards)
+    assert steps_of(tmp_path) == [1, 2, 4, 5]
+    assert caplog.text.count("is damaged and is left out") == 2  # each is named once
+
+
 def test_what_the_run_went_back_behind_is_set_aside(tmp_path):
     save_steps(tmp_path, 1, 2, 3)
     for _ in range(2):

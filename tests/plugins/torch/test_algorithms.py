@@ -170,6 +170,11 @@ def test_rounding_in_16_bits_holds_no_row_that_these_weights_sampled(name, optio
     assert used == weighed
     weighed[0].row.logprobs[:] = [one - 1 for one in weighed[0].row.logprobs]
     assert algorithm.update(weighed)[1] == weighed[1:]
+    version = algorithm._server.version
+    for one in weighed[1:]:
+        one.row.logprobs[:] = [each - 1 for each in one.row.logprobs]
+    assert algorithm.learn_now(weighed)[1] == []  # these weights stay what they are
+    assert (algorithm._server.version, algorithm.weights_version) == (version, 3)
     algorithm._learner.options.sampling_correction = SamplingCorrection(type="none")
     assert algorithm.update(weighed)[0]["clip_fraction"] > 0
 

@@ -211,8 +211,9 @@ class Team(OnlineTraining):
         return weighed
 
     def learn_now(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
-        self.weights_version += 1
-        return self.update(rows)  # each has a lag of its own
+        learned, used = self.update(rows)  # each has a lag of its own
+        self.weights_version += bool(used)
+        return learned, used
 
     def update(self, rows: list[Weighed]) -> tuple[dict[str, Any], list[Weighed]]:
         """Each algorithm learns from the rows of its model."""

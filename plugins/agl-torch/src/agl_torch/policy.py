@@ -286,7 +286,7 @@ class PolicyTraining(OnlineTraining):
 
     def _place_of_start(self, folder: Path) -> str | Path:
         """Where the model under an adapter can be loaded."""
-        place = self.model if self._is_named else folder / REFERENCE
+        place = self.model if isinstance(self.model, str | Path) else folder / REFERENCE
         return Path(place).absolute() if Path(place).exists() else place
 
     @property
@@ -294,15 +294,11 @@ class PolicyTraining(OnlineTraining):
         return "bfloat16" if self.dtype == "auto" else self.dtype
 
     @property
-    def _is_named(self) -> bool:
-        return isinstance(self.model, str | Path)
-
-    @property
     def _keeps_start(self) -> bool:
         """Whether the run keeps what it began with: to compare with it, or to build on it."""
         if self.lora is None:
             return bool(self.kl.coefficient)
-        return not self._is_named
+        return not isinstance(self.model, str | Path)
 
     def trained_model(self) -> TrainedModel:
         """The model that is served, with its vocabulary."""
@@ -336,18 +332,21 @@ class PolicyTraining(OnlineTraining):
             for one in rows
         ]
         factor = self.schedule.factor(self.weights_version, self.steps)
+        whole = self._learner.critic is not None  # which is taught by all
         with contextlib.ExitStack() as changing:
             if not self.max_staleness:
                 changing.enter_context(self._server.updating())
             learned = self._learner.update(samples, factor)
             self._learner.release()
-            if self.max_staleness:
+            pairs = zip(rows, samples, strict=True)
+            used = [row for row, sample in pairs if whole or not sample.is_masked]
+            if used and self.max_staleness:
                 changing.enter_context(self._server.updating())
-            if self._sampling_copy is not None:
+            if used and self._sampling_copy is not None:
                 refresh(self._sampling_copy, self._learner.model, self.seed)
-        whole = self._learner.critic is not None  # which is taught by all
-        pairs = zip(rows, samples, strict=True)
-        return learned, [row for row, sample in pairs if whole or not sample.is_masked]
+            if not used and not isinstance(self._server, EngineServer):
+                self._server.weights.unchanged()
+        return learned, used
 
     @property
     def depends_on_steps(self) -> bool:
@@ -392,8 +391,7 @@ class PolicyTraining(OnlineTraining):
 
         torch.cuda.empty_cache()  # an engine on the same card needs what the update took
         model = self._learner.model  # of an adapter's model no second one is made on a GPU
-        dtype = None if self._has_adapter_served else self._dtype_of_engine
-        if dtype is not None and self.lora is not None:
+        if self.lora is not None and not self._has_adapter_served:
             model = merge(copy_on_cpu(model))
-        save_model(model, folder, dtype)
+        save_model(model, folder, None if self._has_adapter_served else self._dtype_of_engine)
         self._tokenizer.save_pretrained(folder)

@@ -124,7 +124,7 @@ class InferenceServer:
 
     @property
     def version(self) -> int:
-        """Which weights answer; one more after each ``updating()``."""
+        """Which weights answer; one more after each ``updating()`` that changed them."""
         return self.weights.version
 
     def start(self) -> None:
@@ -146,7 +146,7 @@ class InferenceServer:
     def updating(self) -> Generator[Any]:
         """Change the weights inside the block; nothing is sampled meanwhile.
 
-        The version goes up even when the block raises: the weights may have changed in part.
+        The version goes up, but if the block calls ``weights.unchanged()``; see ``Weights``.
 
         Yields:
             The model.

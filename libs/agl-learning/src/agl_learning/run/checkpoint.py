@@ -13,7 +13,9 @@ import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from agl.errors import AglError, AlgorithmError, ConfigError
@@ -206,32 +208,31 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 def whole_checkpoints(root: Path) -> Iterator[Path]:
     """Those of a run's folder, newest first."""
     for folder in newest_first(root):
-        if found := damage(folder):
-            logger.warning(
-                "the checkpoint %s is damaged and is left out: %s. The one before it is used, if "
-                "there is one",
-                folder,
-                found,
-            )
-        else:
+        if not (found := damage(folder)):
             yield folder
+        elif folder.exists():  # else another process has just removed it
+            _warn_of_damage(folder, found)
 
 
-def kept_checkpoints(root: Path) -> list[tuple[int, Path]]:
-    """Step and folder of those of a run's folder whose note can be read, newest first."""
-    found: list[tuple[int, Path]] = []
-    for folder in newest_first(root):
-        try:
-            found.append((Progress.of(folder).step, folder))
-        except (ConfigError, OSError):
-            continue  # damaged; finding it so is for those who want to use it
-    return found
+@cache
+def _warn_of_damage(folder: Path, found: str) -> None:
+    """Once in a process: each save looks at all of them."""
+    logger.warning(
+        "the checkpoint %s is damaged and is left out: %s. Another one is used, if there is one",
+        folder,
+        found,
+    )
+
+
+def step_of(checkpoint: Path) -> int:
+    """Of one of a run's folder, as its name says."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def set_aside(root: Path, step: int) -> None:
     """Give those after a step another name: the run has gone back behind them, and goes on."""
     for folder in newest_first(root):
-        if int(folder.name.removeprefix("step-")) > step:
+        if step_of(folder) > step:
             number = 1
             while (aside := folder.with_name(f"{ASIDE}{number}-{folder.name}")).exists():
                 number += 1
@@ -242,29 +243,50 @@ def set_aside(root: Path, step: int) -> None:
 def best_checkpoint(
     root: Path, val_rewards: Sequence[tuple[int, float | None]]
 ) -> tuple[Path, float] | None:
-    """The one with the best held-out reward in a run's folder, and that; of equals the newest."""
+    """The whole one with the best held-out reward, and that; of equals the newest."""
     rewards = {step: reward for step, reward in val_rewards if reward is not None}
-    known = [(rewards[step], step, at) for step, at in kept_checkpoints(root) if step in rewards]
-    if not known:
-        return None
-    reward, _, folder = max(known)
-    return folder, reward
+    known = [(at, rewards[step_of(at)]) for at in whole_checkpoints(root) if step_of(at) in rewards]
+    return max(known, key=lambda one: one[1], default=None)
 
 
 def remove_older(
     root: Path, keep_last: int, val_rewards: Sequence[tuple[int, float | None]]
 ) -> None:
-    """Keep so many of the newest ones, and the best; damaged ones stay.
+    """Keep so many of the newest ones, and the best; damaged ones stay, and do not count.
 
     After a kill each is as it was, or not there. The newest one must be whole.
     """
     best = best_checkpoint(root, val_rewards)
-    for _, folder in kept_checkpoints(root)[keep_last:]:
+    for folder in [*whole_checkpoints(root)][keep_last:]:
         if best is None or folder != best[0]:
             os.replace(folder, folder.with_name(f".{folder.name}.gone"))
     sync(root / "checkpoints")
-    for gone in (root / "checkpoints").glob(".step-*.gone"):  # a kill may have left some
-        shutil.rmtree(gone, ignore_errors=True)
+    remove_leftovers(root, "gone")
+
+
+def remove_leftovers(root: Path, *kinds: str) -> None:
+    """Remove checkpoints that were to be removed (``gone``), or were not whole (``partial``)."""
+    for kind in kinds:
+        for left in (root / "checkpoints").glob(f".step-*.{kind}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def check_writable(root: Path) -> None:
+    """Refuse a run's folder in which what is saved after rollouts could not be written.
+
+    Raises:
+        ConfigError: It names the folder in it.
+    """
+    for folder in (root / name for name in ("checkpoints", "iterations", "versions")):
+        try:
+            if os.path.lexists(folder):  # one that is not there is made later
+                TemporaryDirectory(prefix=".probe-", dir=folder).cleanup()
+        except OSError as error:
+            raise ConfigError(
+                f"nothing can be written into {str(folder)!r}, where the run is to save: {error}. "
+                "Have it be a folder, or a link to one, into which this user may write, or give "
+                "another run_dir"
+            ) from error
 
 
 def newest_first(root: Path) -> list[Path]:

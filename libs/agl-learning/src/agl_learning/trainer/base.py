@@ -27,7 +27,7 @@ from agl.types import LLM, Dataset, RolloutConfig
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.task_order import Tasks, plan_order
-from agl_learning.run.checkpoint import Progress
+from agl_learning.run.checkpoint import Progress, check_writable
 from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
@@ -244,8 +244,13 @@ class Training(Algorithm):
         with_steps = bool(start) and self.depends_on_steps
         return shape_changes(then, now, self, with_steps) if then else []
 
-    def check_options(self, folder: Path) -> None:
-        """Refuse other options than the run in a folder had, unless forced, by a ConfigError."""
+    def check_folder(self, folder: Path) -> None:
+        """Refuse one that has a run with other options, unless forced, or that cannot be written.
+
+        Raises:
+            ConfigError: It is such a folder.
+        """
+        check_writable(folder)
         if (changes := self.changed_options(folder)) and not self._run_context.is_forced:
             raise ConfigError(
                 f"{self.title}: {str(folder)!r} holds a run with other options: "

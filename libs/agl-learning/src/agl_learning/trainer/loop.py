@@ -81,6 +81,7 @@ class Loop:
     ) -> None:
         self._training, self._session = training, session
         self._val = [] if val is None else [val[index] for index in range(len(val))]
+        self._has_warned = False
         self._event_loop = asyncio.get_running_loop()
         self._runners = RunnersOfRun(training, session)
         self._source = training.find_source(self._runners, tasks, session.taken)
@@ -234,6 +235,12 @@ class Loop:
         is_due = is_due or last or session.requests.evaluates
         is_answered = session.records.find("val", step) is not None
         is_done = session.is_evaluated(step) or (not is_answered and training.is_budget_spent())
+        if session.requests.evaluates and not self._val and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "a hook asked for an evaluation (ask_to_evaluate), and there are no validation "
+                "tasks, so there is none. Give some: val in a file, val_dataset in Python"
+            )
         if not is_due or not self._val or is_done:
             return
         collected = await self._evaluate()

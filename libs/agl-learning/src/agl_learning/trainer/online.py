@@ -114,7 +114,7 @@ class OnlineTraining(Training):
         check_source(self.title, self)
         self.resume_from = absolute(self.resume_from)
         self.weights_version = 0
-        """Which weights answer; one more after each update."""
+        """Which weights answer; one more after each update that used a row."""
         self._ending = Ending(self, self.stopping)
         self._gap_warned = False
         self._lags: dict[str, int] = {}
@@ -248,7 +248,7 @@ class OnlineTraining(Training):
             if (resume_from is None or is_begun) and read_generation(folder) is not None:
                 resume_from, steps = run_dir, None
         origin = find_origin(self.name, run_dir, resume_from, steps)
-        self.check_options(origin.folder)
+        self.check_folder(origin.folder)
         self.check_start(origin)
         return origin
 
@@ -296,7 +296,7 @@ class OnlineTraining(Training):
         lag = version_lag([one.row for one in rows], self.weights_version)
         # A list of its own: an update may drain it.
         learned, used = read_update(self.title, self.update([*rows]), rows)
-        self.weights_version += 1
+        self.weights_version += bool(used)
         return {**learned} if lag is None else {**learned, "version_lag": lag}, used
 
     def measured(self, collected: Collected, rows: list[Weighed]) -> dict[str, Any]:

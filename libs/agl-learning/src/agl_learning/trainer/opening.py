@@ -10,7 +10,7 @@ from agl.algorithm.gateway import Gateway
 from agl.store.base import LightningStore
 from agl_learning.garbage import settled
 from agl_learning.reports.report import Report
-from agl_learning.run.checkpoint import Progress, set_aside
+from agl_learning.run.checkpoint import Progress, remove_leftovers, set_aside
 from agl_learning.run.folder import (
     Generation,
     hold_run,
@@ -33,6 +33,7 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
     gateway = training.gateway()
     folder, progress = origin.folder, origin.progress()
     with hold_run(folder):
+        remove_leftovers(folder, "gone", "partial")  # first: a disk may be full of them
         before, shape = read_generation(folder), training.shape(folder)
         about: dict[str, Any] = {"algorithm": training.name, "shape": shape}
         about["earlier"] = before.earlier_than(shape) if before else []
@@ -56,6 +57,7 @@ async def open_run(training: Training, origin: Origin) -> AsyncGenerator[Session
                 with settled():
                     yield session
         finally:
+            remove_leftovers(folder, "gone")
             await training.leave()
 
 

@@ -81,7 +81,9 @@ class Requests:
         states: dict[str, Any] = {}
         for name, hook in self._hooks.items():
             try:
-                states[name] = parse_json(json_of(hook.state_dict(), "it"))
+                state = hook.state_dict()
+                _check_same(state, back := parse_json(json_of(state, "it")))
+                states[name] = back
             except Exception as error:
                 logger.error("hook %r: its state is not in the checkpoint: %s", name, error)
         return {"hooks": states, "ended": self.ends if self._stays_ended else ""}
@@ -143,6 +145,21 @@ class Session:
             version=version,
         )
         self.totals.add(collected)
+
+
+def _check_same(state: Any, back: Any) -> None:
+    """Refuse a state that JSON gives back as something else; lists for tuples are well."""
+    if isinstance(state, dict) and [*cast("dict[Any, Any]", state)] == [*back]:
+        for key, value in cast("dict[Any, Any]", state).items():
+            _check_same(value, back[key])
+    elif isinstance(state, list | tuple):
+        for pair in zip(cast("Sequence[Any]", state), back, strict=True):
+            _check_same(*pair)
+    elif state != back:
+        raise ValueError(
+            f"{state!r:.80} would come back as {back!r:.80}. Expected what JSON can hold: dicts "
+            "with texts as keys, lists, texts, numbers, None"
+        )
 
 
 def _by_name(hooks: Sequence[Any]) -> dict[str, Any]:

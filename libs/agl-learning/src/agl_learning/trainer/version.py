@@ -161,7 +161,7 @@ class FineTuning(Training):
                 f"{self.title}: {str(folder)!r} holds metrics.jsonl, and no {FILE} that says of "
                 "which run. Put that back from a copy, or give another run_dir"
             )
-        self.check_options(folder)
+        self.check_folder(folder)
         usable = (one for one in whole_checkpoints(folder) if self.is_usable(one))
         newest = next(usable, None)
         if newest is not None:

@@ -21,6 +21,7 @@ class Weights:
         """How long they have been sampled with, all in all."""
         self._condition = threading.Condition()
         self._is_used = False
+        self._has_changed = False
 
     @contextlib.contextmanager
     def sampling(self) -> Generator[None]:
@@ -34,21 +35,29 @@ class Weights:
 
     @contextlib.contextmanager
     def changing(self) -> Generator[None]:
-        """A block in which nothing is sampled, and after which they have a new version."""
+        """A block in which nothing is sampled, and after which they have a new version.
+
+        It goes up even when the block raises, for they may have changed in part, but not if the
+        block says that they are ``unchanged``.
+        """
         with self._condition:
             self.num_wanting += 1
             self._condition.wait_for(lambda: not self._is_used)
             self.num_wanting -= 1
-            self._is_used = True
-        yield from self._until_done(versions=1)
+            self._is_used = self._has_changed = True
+        yield from self._until_done()
 
-    def _until_done(self, versions: int = 0) -> Generator[None]:
+    def unchanged(self) -> None:
+        """Say in a block of ``changing`` that it changed nothing, so that the version stays."""
+        self._has_changed = False
+
+    def _until_done(self) -> Generator[None]:
         try:
             yield
         finally:
             with self._condition:  # who is woken reads the number of what it samples with
-                self.version += versions
-                self._is_used = False
+                self.version += self._has_changed
+                self._is_used = self._has_changed = False
                 self._condition.notify_all()
 
 

@@ -16,7 +16,7 @@ from agl.store.queries import each_record
 from agl.types import AttemptedRollout
 from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.run_metrics import RunMetrics
-from agl_learning.run.checkpoint import best_checkpoint, kept_checkpoints
+from agl_learning.run.checkpoint import best_checkpoint, whole_checkpoints
 from agl_records.ledger.tables import Accounts, Sums
 from agl_runs.finding import innermost
 from agl_runs.folders import shown_status
@@ -206,8 +206,8 @@ def _checkpoints(result: RunResult, held_out: Iterable[HeldOut]) -> dict[str, An
     last, best, best_reward = _lies_at(last, folder), _lies_at(best, folder), None
     if found := best_checkpoint(folder, [(one.step, one.reward) for one in held_out]):
         best, best_reward = str(found[0]), found[1]
-    if last is None and (kept := kept_checkpoints(folder)):
-        last = str(kept[0][1])
+    if last is None and (newest := next(whole_checkpoints(folder), None)):
+        last = str(newest)
     return {"checkpoint": last, "best_checkpoint": best, "best_reward": best_reward}
 
 
