@@ -23,6 +23,7 @@ from typing import Any
 from checkouts import checkout, run_from
 
 from agl.cli.shared import print_table
+from agl_bench.load import LoadProgram
 from agl_bench.measure import COLUMNS, cells, measured
 from agl_bench.server import own_command, served
 from agl_bench.workloads import WORKLOADS
@@ -59,14 +60,9 @@ def main() -> int:
                     elif server != "ours":
                         command = peer_command(options.peer)
                     with served(command, Path(folder, "server.log")) as url:
-                        report, wrong = measured(
-                            WORKLOADS[name],
-                            url,
-                            options.tasks,
-                            way=way,
-                            seed=number,
-                            max_seconds=options.seconds,
-                        )
+                        about = {"way": way, "seed": number, "max_seconds": options.seconds}
+                        load = LoadProgram(WORKLOADS[name], url, options.tasks, **about)
+                        report, wrong = measured(load)
                 for problem in wrong[:3]:
                     print(f"  {problem}", file=sys.stderr)
                 reports.append({"server": server, **report})

@@ -73,6 +73,7 @@ def store(
 
     from agl.errors import StoreError
     from agl.utils.logs import stderr_console
+    from agl_bench.load import LoadProgram
     from agl_bench.measure import COLUMNS, cells, measured
     from agl_bench.server import own_command, served
     from agl_bench.workloads import WORKLOADS
@@ -81,13 +82,12 @@ def store(
     wrong: list[str] = []
 
     def measure(workload: "Workload", address: str, token: str | None = None) -> None:
-        if (tasks or workload.short_tasks) != workload.tasks:
-            count = tasks or workload.short_tasks
-            note(f"{workload.name}: {count} tasks; published are {workload.tasks}")
+        about: dict[str, Any] = {"way": way, "seed": seed, "max_seconds": seconds}
+        load = LoadProgram(workload, address, tasks, token=token, **about)
+        if load.tasks != workload.tasks:
+            note(f"{workload.name}: {load.tasks} tasks; published are {workload.tasks}")
         with stderr_console().status(f"measuring {workload.name} ..."):
-            report, problems = measured(
-                workload, address, tasks, way=way, seed=seed, max_seconds=seconds, token=token
-            )
+            report, problems = measured(load)
         reports.append(report)
         wrong.extend(problems)
 

@@ -1,24 +1,15 @@
 """The load program: an algorithm that queues and checks tasks, and runners that sleep on them."""
 
 import asyncio
-import contextlib
 import random
 import resource
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 import aiohttp
 
 from agl.errors import ConfigError, StoreError
-from agl_bench.payloads import (
-    REWARD,
-    TASK,
-    AttributePool,
-    Attributes,
-    SpanDraft,
-    reward_draft,
-)
+from agl_bench.payloads import REWARD, TASK, AttributePool, Attributes, SpanDraft, reward_draft
 from agl_bench.protocols import Claimed, Way, WayName, best_way, features_of
 from agl_bench.workloads import Script, Workload, perfect_seconds, script_of
 from agl_http.tokens import without_token
@@ -54,7 +45,7 @@ class LoadProgram:
     Args:
         workload: What to do.
         url: Of the server; it should have no other work queued.
-        tasks: How many.
+        tasks: How many; None for those of a run of under a minute.
         way: How to speak to the server; None for the fastest that it knows.
         seed: Of the random draws.
         max_seconds: The run is cut short after this; None to finish all tasks.
@@ -65,7 +56,7 @@ class LoadProgram:
         self,
         workload: Workload,
         url: str,
-        tasks: int,
+        tasks: int | None = None,
         *,
         way: WayName | None = None,
         seed: int = 0,
@@ -75,15 +66,15 @@ class LoadProgram:
         self.workload = workload
         self.url, given = without_token(url)
         token = token or given
-        self.tasks = tasks
+        self.tasks = tasks or workload.short_tasks
         self.seed = seed
         self.max_seconds = max_seconds
         self._wanted: WayName | None = way
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._scripts = [script_of(workload, task, seed) for task in range(tasks)]
+        self._scripts = [script_of(workload, task, seed) for task in range(self.tasks)]
         self._pool = AttributePool(seed)
         self._ids = random.Random(seed)
-        self._queued_at = [0.0] * tasks
+        self._queued_at = [0.0] * self.tasks
         self._changed = asyncio.Event()
         self._to_check: asyncio.Queue[Claimed] = asyncio.Queue()
         self.tally = Tally()
@@ -95,7 +86,13 @@ class LoadProgram:
             StoreError: A request failed.
             ConfigError: The server does not know this way.
         """
-        async with self._session() as http:
+        _allow_connections(2 * self.workload.runners + 100)
+        async with aiohttp.ClientSession(
+            self.url,
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
+        ) as http:
             features = await features_of(http)
             name = self._wanted or best_way(features)
             missing = {"batch": "spans/batch", "turn": "turn"}.get(name)
@@ -111,17 +108,6 @@ class LoadProgram:
             busy = [script.busy_seconds for script in self._scripts]
             self.tally.perfect_seconds = perfect_seconds(self.workload, busy)
         return self.tally
-
-    @contextlib.asynccontextmanager
-    async def _session(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        _allow_connections(2 * self.workload.runners + 100)
-        async with aiohttp.ClientSession(
-            self.url,
-            headers=self._headers,
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
-        ) as http:
-            yield http
 
     async def _run_until_done(self, way: Way) -> None:
         """Everybody at work, until all is checked, somebody failed, or the time is up."""

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from agl_bench.load import LoadProgram, Tally
-from agl_bench.protocols import WayName
 from agl_bench.server import ServerCost
 from agl_bench.workloads import Workload
 
@@ -29,34 +28,12 @@ COLUMNS = {
 """Key of a report -> head of its column."""
 
 
-def measured(
-    workload: Workload,
-    url: str,
-    tasks: int | None = None,
-    *,
-    way: WayName | None = None,
-    seed: int = 0,
-    max_seconds: float | None = None,
-    token: str | None = None,
-) -> tuple[dict[str, Any], list[str]]:
-    """Run a workload; see ``LoadProgram``.
-
-    Returns:
-        The report, and what was wrong with rollouts.
-    """
-    load = LoadProgram(
-        workload,
-        url,
-        tasks or workload.short_tasks,
-        way=way,
-        seed=seed,
-        max_seconds=max_seconds,
-        token=token,
-    )
-    cost = ServerCost(url)
+def measured(load: LoadProgram) -> tuple[dict[str, Any], list[str]]:
+    """Run a load program; its report, and what was wrong with rollouts."""
+    cost = ServerCost(load.url)
     cpu, memory = cost.cpu_seconds(), cost.memory_mb()
     tally = asyncio.run(load.run())
-    report = report_of(workload, tally)
+    report = report_of(load.workload, tally)
     if cost.local:
         used = cost.cpu_seconds() - cpu
         report["server_cpu_ms_per_rollout"] = used * 1000 / max(tally.finished, 1)

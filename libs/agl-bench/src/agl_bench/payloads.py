@@ -13,7 +13,13 @@ from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import (
+    ResourceSpans,
+    ScopeSpans,
+    Span,
+    Status,
+    TracesData,
+)
 
 from agl.semconv import AGL_ANNOTATION, LightningResourceAttributes, LightningSpanAttributes
 
@@ -116,13 +122,13 @@ def otlp_request(drafts: Sequence[SpanDraft], rollout_id: str, attempt_id: str) 
             _key_value(LightningResourceAttributes.ATTEMPT_ID, attempt_id),
         ]
     )
-    spans = b"".join(_field(2, _otlp_span(draft)) for draft in drafts)
-    group = _field(1, resource.SerializeToString()) + _field(2, spans)
-    return _field(1, group)
+    scope = ScopeSpans(spans=map(_otlp_span, drafts))
+    spans = ResourceSpans(resource=resource, scope_spans=[scope])
+    return TracesData(resource_spans=[spans]).SerializeToString()
 
 
-def _otlp_span(draft: SpanDraft) -> bytes:
-    head = Span(
+def _otlp_span(draft: SpanDraft) -> Span:
+    span = Span(
         trace_id=bytes.fromhex(draft.trace_id),
         span_id=bytes.fromhex(draft.span_id),
         parent_span_id=bytes.fromhex(draft.parent_id or ""),
@@ -131,18 +137,8 @@ def _otlp_span(draft: SpanDraft) -> bytes:
         end_time_unix_nano=int(draft.end_time * 1e9),
         status=Status(code=Status.STATUS_CODE_OK),
     )
-    # Concatenating two messages merges them: protobuf's rule.
-    return head.SerializeToString() + draft.attributes.otlp
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A length-delimited field of a protobuf message."""
-    size, length = bytearray(), len(content)
-    while length > 127:
-        size.append(length & 127 | 128)
-        length >>= 7
-    size.append(length)
-    return bytes([number << 3 | 2]) + bytes(size) + content
+    span.MergeFromString(draft.attributes.otlp)
+    return span
 
 
 def _key_value(key: str, value: Any) -> KeyValue:
