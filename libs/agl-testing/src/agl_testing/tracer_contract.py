@@ -6,6 +6,8 @@ yields a fresh tracer. The tests are coroutines and need pytest-asyncio.
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -26,8 +28,15 @@ async def _start(store: LightningStore) -> AttemptedRollout:
     return await store.start_rollout({"task": 1})
 
 
-def _ids(rollout: AttemptedRollout) -> dict[str, str]:
-    return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+@asynccontextmanager
+async def _traced(
+    tracer: Tracer, store: LightningStore, given: AttemptedRollout | None = None
+) -> AsyncGenerator[AttemptedRollout]:
+    """A context of a rollout: of one that is given, or of a new one."""
+    rollout = given or await _start(store)
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    async with tracer.trace_context(store=store, **ids):
+        yield rollout
 
 
 async def _stored(store: LightningStore, rollout: AttemptedRollout) -> list[Span]:
@@ -42,12 +51,9 @@ async def test_active_only_within_its_context(tracer: Tracer) -> None:
     assert get_active_tracer() is None
 
 
-async def test_spans_are_in_the_store_when_the_context_is_left(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_spans_are_stored_at_the_end(tracer: Tracer, memory_store: LightningStore) -> None:
     """Nothing is still on its way: an attempt's status is final right afterwards."""
-    rollout = await _start(memory_store)
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store) as rollout:
         for index in range(200):
             tracer.create_span(f"span-{index}", {"index": index})
     spans = await _stored(memory_store, rollout)
@@ -55,12 +61,9 @@ async def test_spans_are_in_the_store_when_the_context_is_left(
     assert {span.attempt_id for span in spans} == {rollout.attempt.attempt_id}
 
 
-async def test_spans_are_numbered_in_the_order_of_their_ends(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_spans_are_numbered_as_they_end(tracer: Tracer, memory_store: LightningStore) -> None:
     """Numbers begin at 1 and rise; an operation ends after what it contains."""
-    rollout = await _start(memory_store)
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store) as rollout:
         tracer.create_span("first")
         with tracer.operation_context("third"):
             await asyncio.sleep(0.1)  # long enough for a background write in between
@@ -71,9 +74,7 @@ async def test_spans_are_numbered_in_the_order_of_their_ends(
     assert [span.sequence_id for span in spans] == [1, 2, 3, 4]
 
 
-async def test_without_ids_spans_are_kept_and_not_stored(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_without_ids_nothing_is_stored(tracer: Tracer, memory_store: LightningStore) -> None:
     """A context without ids is for looking at spans only."""
     tracer.init_worker(0, memory_store)
     async with tracer.trace_context():
@@ -93,15 +94,13 @@ async def test_unfit_ids_are_refused(tracer: Tracer, memory_store: LightningStor
             pass
 
 
-async def test_error_of_the_body_passes_and_its_spans_are_stored(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_error_passes_and_spans_stay(tracer: Tracer, memory_store: LightningStore) -> None:
     """What happened before the error is often what explains it."""
     rollout = await _start(memory_store)
     error = KeyError("mine")
 
     async def fail() -> None:
-        async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        async with _traced(tracer, memory_store, rollout):
             tracer.create_span("before")
             raise error
 
@@ -112,22 +111,18 @@ async def test_error_of_the_body_passes_and_its_spans_are_stored(
     assert get_active_tracer() is None
 
 
-async def test_two_contexts_one_after_the_other_do_not_mix(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_two_contexts_do_not_mix(tracer: Tracer, memory_store: LightningStore) -> None:
     """A tracer is used for one rollout after the other."""
     rollouts = [await _start(memory_store) for _ in range(2)]
     for index, rollout in enumerate(rollouts):
-        async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        async with _traced(tracer, memory_store, rollout):
             tracer.create_span(f"span-{index}")
         assert [span.name for span in tracer.get_last_trace()] == [f"span-{index}"]
     names = [[span.name for span in await _stored(memory_store, each)] for each in rollouts]
     assert names == [["span-0"], ["span-1"]]
 
 
-async def test_fifty_rollouts_at_once_keep_their_spans_apart(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_fifty_at_once_stay_apart(tracer: Tracer, memory_store: LightningStore) -> None:
     """Each span is in its own rollout, whether it came from a task, a sub-task or a thread."""
     rollouts = [await _start(memory_store) for _ in range(50)]
 
@@ -138,7 +133,7 @@ async def test_fifty_rollouts_at_once_keep_their_spans_apart(
             tracer.create_span("task", {"owner": owner})
 
     async def run(owner: int, rollout: AttemptedRollout) -> None:
-        async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+        async with _traced(tracer, memory_store, rollout):
             await asyncio.gather(*(part(owner, index) for index in range(3)))
             await asyncio.to_thread(tracer.create_span, "thread", {"owner": owner})
             mine = tracer.get_last_trace()
@@ -151,15 +146,13 @@ async def test_fifty_rollouts_at_once_keep_their_spans_apart(
         assert [span.sequence_id for span in spans] == list(range(1, 8))
 
 
-async def test_last_trace_is_that_of_the_own_task(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_last_trace_is_of_the_own_task(tracer: Tracer, memory_store: LightningStore) -> None:
     """Also after its context was left, while others are open."""
     rollouts = [await _start(memory_store) for _ in range(2)]
     both_open = asyncio.Barrier(2)
 
     async def run(index: int) -> list[str]:
-        async with tracer.trace_context(store=memory_store, **_ids(rollouts[index])):
+        async with _traced(tracer, memory_store, rollouts[index]):
             await both_open.wait()
             tracer.create_span(f"span-{index}")
         await both_open.wait()
@@ -168,9 +161,7 @@ async def test_last_trace_is_that_of_the_own_task(
     assert await asyncio.gather(run(0), run(1)) == [["span-0"], ["span-1"]]
 
 
-async def test_plain_code_in_a_thread_belongs_to_its_rollout(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_code_in_a_thread_is_recorded(tracer: Tracer, memory_store: LightningStore) -> None:
     """Plain agents run in threads, with the context of the attempt."""
     rollout = await _start(memory_store)
 
@@ -179,17 +170,14 @@ async def test_plain_code_in_a_thread_belongs_to_its_rollout(
         with tracer.operation_context("outer"):
             tracer.create_span("inner")
 
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store, rollout):
         await asyncio.to_thread(work)
     assert [span.name for span in await _stored(memory_store, rollout)] == ["inner", "outer"]
 
 
-async def test_operation_is_the_parent_of_what_it_contains(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_operation_is_a_parent(tracer: Tracer, memory_store: LightningStore) -> None:
     """Spans nest as the blocks do."""
-    rollout = await _start(memory_store)
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store) as rollout:
         with tracer.operation_context("outer"):
             with tracer.operation_context("middle"):
                 tracer.create_span("inner")
@@ -208,9 +196,7 @@ async def test_operation_is_the_parent_of_what_it_contains(
     assert len(set(inside)) == 1
 
 
-async def test_failed_operation_has_status_error(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_failed_operation_has_an_error(tracer: Tracer, memory_store: LightningStore) -> None:
     """The error passes, and is on the span."""
     rollout = await _start(memory_store)
 
@@ -219,7 +205,7 @@ async def test_failed_operation_has_status_error(
             recording.record_attributes({"step": 1})
             raise ValueError("broken")
 
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store, rollout):
         with pytest.raises(ValueError, match="broken"):
             fail()
         with tracer.operation_context("fine"):
@@ -230,13 +216,11 @@ async def test_failed_operation_has_status_error(
     assert fine.status.status_code == "OK"
 
 
-async def test_created_span_says_what_was_recorded(
-    tracer: Tracer, memory_store: LightningStore
-) -> None:
+async def test_created_span_is_as_recorded(tracer: Tracer, memory_store: LightningStore) -> None:
     """Name, attributes, status and times are those given."""
     rollout = await _start(memory_store)
     moment = time.time() - 100
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store, rollout):
         core = tracer.create_span(
             "past", {"a": [1, 2]}, moment, TraceStatus(status_code="ERROR", description="why")
         )
@@ -251,8 +235,7 @@ async def test_created_span_says_what_was_recorded(
 
 async def test_emitters_work_under_it(tracer: Tracer, memory_store: LightningStore) -> None:
     """The reward that an agent emits is the reward that an algorithm reads."""
-    rollout = await _start(memory_store)
-    async with tracer.trace_context(store=memory_store, **_ids(rollout)):
+    async with _traced(tracer, memory_store) as rollout:
         emit_message("hello")
         with operation(name="grade") as grade:
             grade.set_input(answer="42")
