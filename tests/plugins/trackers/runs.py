@@ -11,6 +11,7 @@ from typing import Any
 import agl
 import agl_trackers
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
+from agl_learning.run import checkpoint
 
 SHM = {"type": "shm", "main_thread": "algorithm"}
 SECRET = "sk-0123456789abcdef"
@@ -41,8 +42,8 @@ class Learner(agl.Algorithm):
             await self.tell("on_evaluation_end", step=step, metrics=held_out)
             if folder is not None:
                 saved = folder / "checkpoints" / f"step-{step:06d}"
-                saved.mkdir(parents=True, exist_ok=True)
-                (saved / "weights.txt").write_text(f"weights of step {step}")
+                with checkpoint.making(saved, {}) as writing:
+                    (writing / "weights.txt").write_text(f"weights of step {step}")
                 await self.tell("on_checkpoint_saved", step=step, path=saved)
 
 
