@@ -168,10 +168,20 @@ def test_early_stopping_refuses_evaluations_that_can_end_nothing(starts: Starts)
     assert starts.ran == 0
 
 
-def test_early_stopping_refuses_an_algorithm_that_it_cannot_end() -> None:
-    trainer = agl.Trainer(algorithm=agl.Baseline(), strategy="shm", hooks=[EarlyStopping()])
-    with pytest.raises(ConfigError, match=r"EarlyStopping cannot end a run of Baseline: it has no"):
+def test_an_algorithm_that_cannot_be_asked_says_so() -> None:
+    class Asking(agl.Hook):
+        def on_run_start(self, algorithm: Any) -> None:
+            algorithm.ask_to_evaluate()
+
+    def fit(hook: agl.Hook) -> None:
+        trainer = agl.Trainer(algorithm=agl.Baseline(), strategy="shm", hooks=[hook])
         trainer.fit(agl.rollout(lambda task: 1.0), ["a task"])
+
+    with pytest.raises(ConfigError, match=r"EarlyStopping cannot end a run of Baseline, as it"):
+        fit(EarlyStopping())
+    words = "on_run_start raised ConfigError: Baseline cannot be asked to end, save or evaluate by"
+    with pytest.raises(agl.AglError, match=words):
+        fit(Asking())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agl.errors import ConfigError, UnusedDatasetError
 from agl.types import Dataset, NamedResources, Resource, ResourcesUpdate
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
     from agl.algorithm.gateway import Gateway
     from agl.store.base import LightningStore
-
-
-class Hooks(Protocol):
-    """What calls the hooks of a run; ``agl.plugins.hooks.HookCaller`` is one."""
-
-    async def call(self, name: str, /, **arguments: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,8 @@ class RunContext:
     gateway: "Gateway | None" = None
     resources: NamedResources | None = None
     """What ``Trainer(initial_resources=...)`` was given."""
-    hooks: Hooks | None = None
+    hooks: Any = None
+    """What calls those of the run, an ``agl.plugins.hooks.HookCaller``; None where it has none."""
     trainer: Any = None
     folder: Path | None = None
     """Of the run, for what the algorithm writes; None where the run has none."""
@@ -162,6 +157,14 @@ class Algorithm(ABC):
         Returns whether it will, with a ``StoppedError``. False: it has no safe points.
         """
         return False
+
+    def _cannot(self, *_: str) -> None:
+        why = "cannot be asked to end, save or evaluate by a hook, as GRPO, SFT and others can"
+        raise ConfigError(f"{type(self).__name__} {why}")
+
+    ask_to_end: Any = _cannot
+    ask_to_save: Any = _cannot
+    ask_to_evaluate: Any = _cannot
 
     def set_context(self, context: RunContext) -> None:
         """Called by the trainer; what an earlier run had is forgotten."""

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError
 from agl.plugins.hooks import Hook
 from agl.utils.text import did_you_mean
@@ -41,10 +42,10 @@ class EarlyStopping(Hook):
 
     def check_training(self, algorithm: "Training", val_dataset: Any) -> None:
         """Refuse a run that it cannot end, and warn of too few steps; before the run begins."""
-        if not hasattr(algorithm, "ask_to_end"):
+        if type(algorithm).ask_to_end is Algorithm.ask_to_end:
             raise ConfigError(
-                f"{type(self).__name__} cannot end a run of {type(algorithm).__name__}: it has no "
-                "ask_to_end(), as GRPO, SFT and the others of agl-learning have. Leave the hook out"
+                f"{type(self).__name__} cannot end a run of {type(algorithm).__name__}, as it can "
+                "of GRPO, SFT and the others of agl-learning. Leave the hook out"
             )
         is_val = self.metric.startswith("val/")
         every = algorithm.evaluation.every if is_val else 1

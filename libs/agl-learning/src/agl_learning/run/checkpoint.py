@@ -182,14 +182,12 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """
     root = Path(path)
     if (root / MANIFEST).is_file():
-        found = damage(root)
-        if found:
+        if found := damage(root):
             raise ConfigError(
                 f"the checkpoint {str(root)!r} is damaged: {found}. Resume from another one"
             )
         return root
-    newest = next(whole_checkpoints(root), None)
-    if newest is not None:
+    if newest := next(whole_checkpoints(root), None):
         return newest
     damaged = [(folder.name, why) for folder in newest_first(root) if (why := damage(folder))]
     if damaged:
@@ -217,22 +215,13 @@ def whole_checkpoints(root: Path) -> Iterator[Path]:
 @cache
 def _warn_of_damage(folder: Path, found: str) -> None:
     """Once in a process: each save looks at all of them."""
-    logger.warning(
-        "the checkpoint %s is damaged and is left out: %s. Another one is used, if there is one",
-        folder,
-        found,
-    )
-
-
-def step_of(checkpoint: Path) -> int:
-    """Of one of a run's folder, as its name says."""
-    return int(checkpoint.name.removeprefix("step-"))
+    logger.warning("the checkpoint %s is damaged and is left out: %s", folder, found)
 
 
 def set_aside(root: Path, step: int) -> None:
     """Give those after a step another name: the run has gone back behind them, and goes on."""
     for folder in newest_first(root):
-        if step_of(folder) > step:
+        if int(folder.name.removeprefix("step-")) > step:
             number = 1
             while (aside := folder.with_name(f"{ASIDE}{number}-{folder.name}")).exists():
                 number += 1
@@ -244,8 +233,8 @@ def best_checkpoint(
     root: Path, val_rewards: Sequence[tuple[int, float | None]]
 ) -> tuple[Path, float] | None:
     """The whole one with the best held-out reward, and that; of equals the newest."""
-    rewards = {step: reward for step, reward in val_rewards if reward is not None}
-    known = [(at, rewards[step_of(at)]) for at in whole_checkpoints(root) if step_of(at) in rewards]
+    rewards = {f"step-{step:06d}": reward for step, reward in val_rewards if reward is not None}
+    known = [(at, rewards[at.name]) for at in whole_checkpoints(root) if at.name in rewards]
     return max(known, key=lambda one: one[1], default=None)
 
 
@@ -272,11 +261,7 @@ def remove_leftovers(root: Path, *kinds: str) -> None:
 
 
 def check_writable(root: Path) -> None:
-    """Refuse a run's folder in which what is saved after rollouts could not be written.
-
-    Raises:
-        ConfigError: It names the folder in it.
-    """
+    """Refuse a run's folder where nothing could be saved after rollouts, by a ConfigError."""
     for folder in (root / name for name in ("checkpoints", "iterations", "versions")):
         try:
             if os.path.lexists(folder):  # one that is not there is made later
@@ -284,8 +269,7 @@ def check_writable(root: Path) -> None:
         except OSError as error:
             raise ConfigError(
                 f"nothing can be written into {str(folder)!r}, where the run is to save: {error}. "
-                "Have it be a folder, or a link to one, into which this user may write, or give "
-                "another run_dir"
+                "Have it be a folder into which this user may write, or give another run_dir"
             ) from error
 
 

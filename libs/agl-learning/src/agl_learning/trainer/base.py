@@ -245,11 +245,7 @@ class Training(Algorithm):
         return shape_changes(then, now, self, with_steps) if then else []
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse one that has a run with other options, unless forced, or that cannot be written.
-
-        Raises:
-            ConfigError: It is such a folder.
-        """
+        """Refuse a folder of a run with other options, unless forced, or an unwritable one."""
         check_writable(folder)
         if (changes := self.changed_options(folder)) and not self._run_context.is_forced:
             raise ConfigError(

@@ -156,10 +156,8 @@ def _check_same(state: Any, back: Any) -> None:
         for pair in zip(cast("Sequence[Any]", state), back, strict=True):
             _check_same(*pair)
     elif state != back:
-        raise ValueError(
-            f"{state!r:.80} would come back as {back!r:.80}. Expected what JSON can hold: dicts "
-            "with texts as keys, lists, texts, numbers, None"
-        )
+        why = "Expected what JSON can hold: dicts with texts as keys, lists, texts, numbers, None"
+        raise ValueError(f"{state!r:.80} would come back as {back!r:.80}. {why}")
 
 
 def _by_name(hooks: Sequence[Any]) -> dict[str, Any]:

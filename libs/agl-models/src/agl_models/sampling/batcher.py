@@ -35,11 +35,7 @@ class Weights:
 
     @contextlib.contextmanager
     def changing(self) -> Generator[None]:
-        """A block in which nothing is sampled, and after which they have a new version.
-
-        It goes up even when the block raises, for they may have changed in part, but not if the
-        block says that they are ``unchanged``.
-        """
+        """A block in which nothing is sampled, and which makes a version, unless ``unchanged``."""
         with self._condition:
             self.num_wanting += 1
             self._condition.wait_for(lambda: not self._is_used)
