@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -154,14 +154,11 @@ class EchoLLM:
             await _send(send, 200, _json(answer.completion()))
             return
         await send(_start(200, "text/event-stream"))
-        async for chunk in self._paced(answer.chunks()):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
-
-    async def _paced(self, chunks: Iterator[dict[str, Any]]) -> AsyncIterator[bytes]:
-        for chunk in chunks:
-            yield b"data: " + _json(chunk) + b"\n\n"
+        for chunk in answer.chunks():
+            event = b"data: " + _json(chunk) + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": True})
             await self._wait()
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
     async def _wait(self) -> None:
         """Let ``latency_seconds`` pass: all of it, where an event loop's timer may be early."""

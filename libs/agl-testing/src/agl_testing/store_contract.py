@@ -26,9 +26,7 @@ from agl_testing.store_documents_contract import StoreDocumentsContract
 from agl_testing.store_queue_contract import StoreQueueContract
 from agl_testing.store_spans_contract import StoreSpansContract
 from agl_testing.store_status_contract import StoreStatusContract
-from agl_testing.store_threads_contract import StoreThreadsContract
 from agl_testing.store_time_contract import StoreTimeContract
-from agl_testing.store_turn_contract import StoreTurnContract
 
 
 @pytest.mark.asyncio
@@ -39,7 +37,5 @@ class StoreContract(
     StoreSpansContract,
     StoreDataContract,
     StoreDocumentsContract,
-    StoreThreadsContract,
-    StoreTurnContract,
 ):
     """Every claim of ``LightningStore``'s docstrings, as a test that takes a ``store`` fixture."""

@@ -37,9 +37,10 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
 
 
 def _of_attempt(spans: Sequence[Span]) -> list[Triplet]:
+    of_proxies = [span for span in spans if is_gateway_span(span) or span.name in PROXY_SPANS]
     calls = [
         record.call
-        for record in recorded_calls([s for s in spans if _is_proxy_span(s)], spans)
+        for record in recorded_calls(of_proxies, spans)
         if record.call.prompt_token_ids and record.call.response_token_ids
     ]
     rewards: dict[str, float] = {}
@@ -53,10 +54,6 @@ def _of_attempt(spans: Sequence[Span]) -> list[Triplet]:
         if open_calls:
             rewards[open_calls[-1]] = value
     return [_triplet(call, rewards.get(call.call_id)) for call in calls]
-
-
-def _is_proxy_span(span: Span) -> bool:
-    return is_gateway_span(span) or span.name in PROXY_SPANS
 
 
 def _triplet(call: ModelCall, reward: float | None) -> Triplet:
