@@ -16,77 +16,34 @@ A second fixture, ``spans``, may give what the adapter can read, where that is n
 import copy
 import random
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
 
 from agl.algorithm.adapter import TraceAdapter
 from agl.errors import AdapterError
-from agl.semconv import (
-    AGL_ANNOTATION,
-    MODEL_CALL_SPAN,
-    LightningSpanAttributes,
-    ModelCallAttributes as Key,
-)
 from agl.types import Span
+from agl_testing.traces import Trace
 
 
-def example_trace(num_calls: int = 3) -> list[Span]:
+def example_trace() -> list[Span]:
     """One attempt: an agent's span around model calls with token ids, then a reward.
 
     Each prompt begins with the tokens of the call before it. Spans are numbered from 1.
     """
-    span = partial(Span.from_attributes, rollout_id="ro-1", attempt_id="at-1", trace_id="1" * 32)
-    spans = [
-        span(
-            name="agent.node",
-            attributes={"agent.name": "writer"},
-            sequence_id=1,
-            span_id="a" * 16,
-            start_time=100.0,
-            end_time=100.0 + num_calls,
-        )
-    ]
+    trace = Trace()
+    agent = trace.span("agent.node", {"agent.name": "writer"}, end_time=trace.start + 5)
     tokens = [1, 2]
-    for number in range(num_calls):
+    for number in range(3):
         sampled = [10 + number, 3]
-        spans.append(
-            span(
-                name=MODEL_CALL_SPAN,
-                attributes={
-                    Key.OPERATION.value: "chat",
-                    Key.REQUEST_MODEL.value: "echo",
-                    Key.RESPONSE_ID.value: f"chatcmpl-{number}",
-                    Key.INPUT_MESSAGES.value: f'[{{"role": "user", "content": "turn {number}"}}]',
-                    Key.OUTPUT_MESSAGES.value: '[{"role": "assistant", "content": "ok"}]',
-                    Key.FINISH_REASONS.value: ["stop"],
-                    Key.PROMPT_TOKEN_IDS.value: list(tokens),
-                    Key.RESPONSE_TOKEN_IDS.value: sampled,
-                    Key.RESPONSE_LOGPROBS.value: [-0.5, -0.25],
-                },
-                sequence_id=number + 2,
-                span_id=f"{number + 1:016x}",
-                parent_id="a" * 16,
-                start_time=100.1 + number,
-                end_time=100.9 + number,
-            )
+        asked = [{"role": "user", "content": f"turn {number}"}]
+        call = f"chatcmpl-{number}"
+        trace.gateway(
+            list(tokens), sampled, response_id=call, messages=asked, parent_id=agent.span_id
         )
         tokens += [*sampled, 5]
-    spans.append(
-        span(
-            name=AGL_ANNOTATION,
-            attributes={
-                f"{LightningSpanAttributes.REWARD.value}.0.name": "primary",
-                f"{LightningSpanAttributes.REWARD.value}.0.value": 0.5,
-            },
-            sequence_id=num_calls + 2,
-            span_id="b" * 16,
-            start_time=101.0 + num_calls,
-            end_time=101.0 + num_calls,
-        )
-    )
-    return spans
+    trace.reward(0.5)
+    return trace.spans
 
 
 class AdapterContract:

@@ -74,11 +74,14 @@ def unordered(spans: Sequence[Span]) -> Credit | None:
     """The credit of each call where it is not known which one a reward followed; else None."""
     for reward in rewards_of(spans):
         span = reward.span
-        is_linked = bool(extract_links_from_attributes(span.attributes))
-        if reward.problem is None and span.attributes.get(Key.UNORDERED) and not is_linked:
+        if reward.problem is None and span.attributes.get(Key.UNORDERED) and not _links(span):
             because = f"it is not known which call the reward of span {span.span_id} followed"
             return Credit(reward=None, reason="unordered_reward", because=because)
     return None
+
+
+def _links(span: Span) -> bool:
+    return bool(extract_links_from_attributes(span.attributes))
 
 
 def call_of(
