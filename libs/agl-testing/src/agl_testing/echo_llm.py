@@ -9,17 +9,16 @@ answer.
 import asyncio
 import json
 import re
+import sys
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from agl_http.layers import EVENTS, JSON, Receive, Scope, Send, begin, read_body, send_whole
 from agl_http.server import ServerThread
 
 Message = dict[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Any]
-Send = Callable[[dict[str, Any]], Any]
 
 END = "<|end|>"
 
@@ -112,25 +111,19 @@ class EchoLLM:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The server, as an ASGI application."""
-        if scope["type"] == "lifespan":
-            for phase in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{phase}.complete"})
+        if scope["type"] != "http":
             return
         path = str(scope["path"])
         if path == "/v1/models" and scope["method"] == "GET":
             data = [{"id": name, "object": "model", "owned_by": "echo"} for name in self.models]
-            await _send(send, 200, _json({"object": "list", "data": data}))
+            await send_whole(send, 200, _json({"object": "list", "data": data}), JSON)
         elif path in _ROUTES and scope["method"] == "POST":
-            body = bytearray()
-            more = True
-            while more:
-                event = await receive()
-                body += event.get("body", b"")
-                more = event.get("more_body", False)
-            await self._answer(scope, json.loads(bytes(body)), send, _ROUTES[path])
+            body = await read_body(receive, sys.maxsize)
+            if body is not None:
+                await self._answer(scope, json.loads(body), send, _ROUTES[path])
         else:
-            await _send(send, 404, _json({"error": {"message": f"no such path: {path}"}}))
+            error = {"message": f"no such path: {path}"}
+            await send_whole(send, 404, _json({"error": error}), JSON)
 
     async def _answer(
         self, scope: Scope, request: dict[str, Any], send: Send, make: "type[_Answer]"
@@ -144,16 +137,16 @@ class EchoLLM:
         reply = self.reply(request)
         await self._wait()
         if isinstance(reply, RawReply):
-            await _send(send, reply.status, reply.body, reply.content_type)
+            await send_whole(send, reply.status, reply.body, reply.content_type.encode())
             return
         message: Message = (
             {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
         )
         answer = make(self, request, message, f"{make.prefix}-{number}")
         if not request.get("stream"):
-            await _send(send, 200, _json(answer.completion()))
+            await send_whole(send, 200, _json(answer.completion()), JSON)
             return
-        await send(_start(200, "text/event-stream"))
+        await begin(send, 200, EVENTS)
         for chunk in answer.chunks():
             event = b"data: " + _json(chunk) + b"\n\n"
             await send({"type": "http.response.body", "body": event, "more_body": True})
@@ -225,12 +218,7 @@ class _Answer:
                 closing["weight_versions"] = self._versions()
             yield self._chunk(closing)
         if self.wants_usage:
-            yield {
-                **self.head,
-                "object": self.chunk_kind,
-                "choices": [],
-                "usage": self.usage,
-            }
+            yield {**self.head, "object": self.chunk_kind, "choices": [], "usage": self.usage}
 
     def _deltas(self) -> Iterator[tuple[Message, int, int]]:
         position = 0
@@ -359,15 +347,3 @@ def _text(content: Any) -> str:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _start(status: int, content_type: str) -> dict[str, Any]:
-    headers = [(b"content-type", content_type.encode())]
-    return {"type": "http.response.start", "status": status, "headers": headers}
-
-
-async def _send(
-    send: Send, status: int, body: bytes, content_type: str = "application/json"
-) -> None:
-    await send(_start(status, content_type))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
