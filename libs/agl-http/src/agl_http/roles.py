@@ -36,18 +36,9 @@ _IDS: Final = ("rollout_id", "attempt_id")
 _ANY, _ROLLOUT, _ATTEMPT = Rule(None), Rule("rollout"), Rule("attempt")
 _WRITES_SPANS: Final = {"add_many_spans": _ATTEMPT, "get_many_span_sequence_ids": _ATTEMPT}
 _LOOKS: Final = (
-    "statistics",
-    "query_rollouts",
-    "get_rollout_by_id",
-    "wait_for_rollouts",
-    "query_attempts",
-    "get_latest_attempt",
-    "query_spans",
-    "query_documents",
-    "query_resources",
-    "get_latest_resources",
-    "get_resources_by_id",
-    "query_workers",
+    *("statistics", "query_rollouts", "get_rollout_by_id", "wait_for_rollouts"),
+    *("query_attempts", "get_latest_attempt", "query_spans", "query_documents"),
+    *("query_resources", "get_latest_resources", "get_resources_by_id", "query_workers"),
     "get_worker_by_id",
 )
 ALLOWED: Final[Mapping[Role, Mapping[str, Rule]]] = {

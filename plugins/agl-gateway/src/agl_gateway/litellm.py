@@ -18,31 +18,12 @@ from agl_gateway.errors import BrokenOffError, RefusedError, error_body
 from agl_gateway.providers import provider_of
 
 CALL_FIELDS = frozenset(
-    {
-        "frequency_penalty",
-        "logit_bias",
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "messages",
-        "model",
-        "n",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "reasoning_effort",
-        "response_format",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "temperature",
-        "tool_choice",
-        "tools",
-        "top_k",
-        "top_logprobs",
-        "top_p",
-        "user",
-    }
+    (
+        *("frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens"),
+        *("messages", "model", "n", "parallel_tool_calls", "presence_penalty"),
+        *("reasoning_effort", "response_format", "seed", "stop", "stream", "stream_options"),
+        *("temperature", "tool_choice", "tools", "top_k", "top_logprobs", "top_p", "user"),
+    )
 )
 """What an agent may set. Not LiteLLM's own arguments, such as where the call and its key go."""
 

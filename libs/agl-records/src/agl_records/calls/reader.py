@@ -18,16 +18,8 @@ from agl_records.training_data import Choice, ModelCall
 from agl_records.types import ExclusionReason
 
 _FILLED = (
-    "messages",
-    "tools",
-    "response",
-    "agent_name",
-    "model",
-    "requested_model",
-    "served_model",
-    "model_version",
-    "finish_reason",
-    "response_id",
+    *("messages", "tools", "response", "agent_name", "model", "requested_model"),
+    *("served_model", "model_version", "finish_reason", "response_id"),
 )
 """What the kept record of a call takes from the others where it has nothing itself."""
 _CHOICE_PARTS = tuple(Choice.model_fields)

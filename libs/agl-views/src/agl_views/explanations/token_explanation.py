@@ -24,16 +24,8 @@ from agl_views.explanations.recomputation import calls_of, compared_credits, mom
 from agl_views.explanations.token_parts import Bin, Group, Member, Step, TokenExplanation, terms_of
 
 METRICS = (
-    "grad_norm",
-    "gradient_steps",
-    "learning_rate",
-    "clip_fraction",
-    "logprob_gap",
-    "version_lag",
-    "loss/",
-    "kl",
-    "entropy",
-    "train/",
+    *("grad_norm", "gradient_steps", "learning_rate", "clip_fraction", "logprob_gap"),
+    *("version_lag", "loss/", "kl", "entropy", "train/"),
 )
 """Beginnings of the names of metrics that are about a gradient step."""
 

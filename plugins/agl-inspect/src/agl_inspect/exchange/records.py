@@ -37,47 +37,18 @@ Format = Literal["rows", "triplets", "sft", "dpo", "messages", "atif"]
 Pairing = Literal["best", "all"]
 Record = dict[str, Any]
 
+_COLUMNS = {
+    "rows": "token_ids:ids loss_mask:ids logprobs:numbers reward:number rewards:numbers "
+    "agent_name:text model_versions:texts provenance:origin",
+    "triplets": "prompt:json response:json reward:number metadata:json provenance:origin",
+    "messages": "messages:messages tools:json reward:number metadata:json provenance:origin",
+    "sft": "prompt:messages completion:messages tools:json reward:number provenance:origin",
+    "dpo": "prompt:messages chosen:messages rejected:messages tools:json chosen_reward:number "
+    "rejected_reward:number provenance:origins",
+}
 COLUMNS: dict[str, dict[str, str]] = {
-    "rows": {
-        "token_ids": "ids",
-        "loss_mask": "ids",
-        "logprobs": "numbers",
-        "reward": "number",
-        "rewards": "numbers",
-        "agent_name": "text",
-        "model_versions": "texts",
-        "provenance": "origin",
-    },
-    "triplets": {
-        "prompt": "json",
-        "response": "json",
-        "reward": "number",
-        "metadata": "json",
-        "provenance": "origin",
-    },
-    "messages": {
-        "messages": "messages",
-        "tools": "json",
-        "reward": "number",
-        "metadata": "json",
-        "provenance": "origin",
-    },
-    "sft": {
-        "prompt": "messages",
-        "completion": "messages",
-        "tools": "json",
-        "reward": "number",
-        "provenance": "origin",
-    },
-    "dpo": {
-        "prompt": "messages",
-        "chosen": "messages",
-        "rejected": "messages",
-        "tools": "json",
-        "chosen_reward": "number",
-        "rejected_reward": "number",
-        "provenance": "origins",
-    },
+    form: dict(column.split(":") for column in columns.split())
+    for form, columns in _COLUMNS.items()
 }
 """Format -> column -> kind; see ``writers``."""
 
