@@ -3,7 +3,7 @@
 import pytest
 
 from agl.store.base import LightningStore
-from agl.store.engine.store import EngineStore
+from agl.store.engine.store import OPERATIONS as OF_THE_ENGINE, EngineStore
 from agl.store.memory import InMemoryLightningStore
 from agl_testing.store_contract import StoreContract
 
@@ -41,5 +41,5 @@ def test_operations_are_few_and_the_engine_has_a_body_for_each():
     methods = {name: getattr(LightningStore, name) for name in dir(LightningStore)}
     marked = {name for name, method in methods.items() if hasattr(method, "is_operation")}
     assert marked == OPERATIONS
-    for name in OPERATIONS:
-        assert getattr(EngineStore, name) is not methods[name]
+    called = {name for name in OPERATIONS if getattr(EngineStore, name) is methods[name]}
+    assert called == OF_THE_ENGINE.keys() - {"add_many_spans"}

@@ -5,39 +5,41 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import rules
 from agl.store.answers import FENCE
-from agl.store.base import AttemptEnd, LightningStoreStatistics, Turn, request_of
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn, request_of
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
-from agl.store.operation import UNSET, Unset, given
+from agl.store.operation import given, operation
 from agl.store.packed_span import AnySpan
 from agl.store.queries import check_seconds
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.store.watchdog import StoreClock, Watchdog
-from agl.types import (
-    Attempt,
-    AttemptedRollout,
-    AttemptStatus,
-    Document,
-    EnqueueRolloutRequest,
-    Failure,
-    NamedResources,
-    ResourcesUpdate,
-    Rollout,
-    RolloutConfig,
-    RolloutMode,
-    RolloutStatus,
-    Span,
-    Worker,
-)
+from agl.types import AttemptedRollout, Rollout, RolloutConfig, RolloutMode
 
 T = TypeVar("T")
-P = ParamSpec("P")
+
+OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
+    one.__name__: one
+    for one in (
+        ops.enqueue_many_rollouts,
+        ops.start_attempt,
+        ops.add_many_spans,
+        ops.get_many_span_sequence_ids,
+        ops.update_rollout,
+        ops.update_attempt,
+        records.update_resources,
+        records.update_worker,
+        records.put_documents,
+        records.delete_documents,
+        records.delete_rollouts,
+    )
+}
+"""Those that take what the method of the contract is given, by its name."""
 
 
 class EngineStore(ReadingStore):
@@ -126,20 +128,16 @@ class EngineStore(ReadingStore):
 
         return self._write(fenced, claimed_of)
 
-    def _apply(
-        self,
-        operation: Callable[Concatenate[Tables, float, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Awaitable[T]:
-        return self._change(lambda tables, now: operation(tables, now, *args, **kwargs))
+    async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        """Run one of ``OPERATIONS`` with what was given."""
+        if (run := OPERATIONS.get(operation)) is None:
+            return await super().call(operation, arguments)
+        return await self._change(lambda tables, now: run(tables, now, **given(**arguments)))
+
+    # Not made of a turn, as the contract makes it: a subclass may make a turn of its parts.
+    add_many_spans = operation(LightningStore.add_many_spans)
 
     # --- putting work in, taking it out
-
-    async def enqueue_many_rollouts(
-        self, rollouts: Sequence[EnqueueRolloutRequest]
-    ) -> Sequence[Rollout]:
-        return await self._apply(ops.enqueue_many_rollouts, rollouts)
 
     async def dequeue_many_rollouts(
         self,
@@ -185,12 +183,9 @@ class EngineStore(ReadingStore):
         key: str | None = None,
     ) -> AttemptedRollout:
         request = request_of(input, mode, resources_id, config, metadata, key)
-        return await self._apply(ops.start_rollout, request, worker_id)
-
-    async def start_attempt(
-        self, rollout_id: str, worker_id: str | None = None, *, key: str | None = None
-    ) -> AttemptedRollout:
-        return await self._apply(ops.start_attempt, rollout_id, worker_id, key)
+        return await self._change(
+            lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
+        )
 
     # --- a runner's whole turn
 
@@ -218,47 +213,6 @@ class EngineStore(ReadingStore):
             )
         )
 
-    # --- spans
-
-    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        added = await self._apply(ops.add_many_spans, spans)
-        return cast(list[Span], added)  # of packed ones only a server adds some, in a turn
-
-    async def get_many_span_sequence_ids(
-        self, rollout_attempt_ids: Sequence[tuple[str, str]]
-    ) -> Sequence[int]:
-        return await self._apply(ops.get_many_span_sequence_ids, rollout_attempt_ids)
-
-    # --- changing work
-
-    async def update_rollout(
-        self,
-        rollout_id: str,
-        input: Any = UNSET,
-        mode: RolloutMode | None | Unset = UNSET,
-        resources_id: str | None | Unset = UNSET,
-        status: RolloutStatus | Unset = UNSET,
-        config: RolloutConfig | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-    ) -> Rollout:
-        about = given(input=input, mode=mode, resources_id=resources_id, status=status)
-        about |= given(config=config, metadata=metadata)
-        return await self._apply(ops.update_rollout, rollout_id, **about)
-
-    async def update_attempt(
-        self,
-        rollout_id: str,
-        attempt_id: str | Literal["latest"],
-        status: AttemptStatus | Unset = UNSET,
-        worker_id: str | Unset = UNSET,
-        last_heartbeat_time: float | Unset = UNSET,
-        metadata: dict[str, Any] | None | Unset = UNSET,
-        error: Failure | Unset = UNSET,
-    ) -> Attempt:
-        about = given(status=status, worker_id=worker_id, metadata=metadata, error=error)
-        about |= given(last_heartbeat_time=last_heartbeat_time)
-        return await self._apply(ops.update_attempt, rollout_id, attempt_id, **about)
-
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None
     ) -> list[Rollout]:
@@ -273,27 +227,3 @@ class EngineStore(ReadingStore):
             if open_ids and not self._closing:
                 found = await self._read(lambda lookups: lookups.views(wanted))
         return [rollout for rollout in found if rollout.status in rules.ENDED]
-
-    # --- resources, workers and documents
-
-    async def update_resources(
-        self, resources_id: str, resources: NamedResources
-    ) -> ResourcesUpdate:
-        return await self._apply(records.update_resources, resources_id, resources)
-
-    async def update_worker(
-        self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET
-    ) -> Worker:
-        about = given(heartbeat_stats=heartbeat_stats)
-        return await self._apply(records.update_worker, worker_id, **about)
-
-    async def put_documents(self, documents: Sequence[Document]) -> None:
-        await self._apply(records.put_documents, documents)
-
-    async def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
-        return await self._apply(records.delete_documents, kind, keys)
-
-    async def delete_rollouts(
-        self, rollout_ids: Sequence[str], *, only_count: bool = False
-    ) -> dict[str, int]:
-        return await self._apply(records.delete_rollouts, rollout_ids, only_count)
