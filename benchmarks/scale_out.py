@@ -6,8 +6,8 @@
     idle     three servers with 11,000 runners that wait, and then work for 1,000 of them
 
 Runners of ``idle`` are coroutines that claim, work, beat and end as ``LitAgentRunner`` does. Their
-claims wait 30 seconds (``--wait``), those of ``LitAgentRunner`` half a second. Their rollouts have
-eight spans of 1 KB. Each runner has one connection for its claims; heartbeats share some.
+rollouts have eight spans of 1 KB. Each runner has one connection for its claims; heartbeats share
+some.
 
     python benchmarks/scale_out.py rates --rounds 5
     python benchmarks/scale_out.py full --rollouts 1000000 --spans 30

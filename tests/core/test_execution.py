@@ -137,7 +137,7 @@ async def test_runner_says_once_that_it_is_at_work(memory_store):
         AT_WORK.reset(token)
     for task in (1, 2):
         await memory_store.enqueue_rollout(task)
-        assert len(await claims.wait(1, 0.0)) == 1
+        assert len(await claims.wait(1, 0.0, lambda: False)) == 1
         assert said == ["at work"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.run_agents import cancelled, running, succeeds
 
 import agl
-from agl.errors import ConfigError
+from agl.errors import ConfigError, RunnerStuckError, StoreUnavailableError
 from agl.runner.heartbeat import gpu_stats
 
 Store = agl.InMemoryLightningStore
@@ -174,21 +174,70 @@ async def test_cancelled_runner_records_what_ran_and_loses_no_claim(until, memor
     await store.close()
 
 
-async def test_store_that_cannot_wait_is_not_asked_all_the_time():
-    class Impatient(Store):
-        asked = 0
+@pytest.mark.parametrize(("waits", "times"), [(False, (2, 3, 4)), (True, (1,))])
+async def test_idle_runner_asks_seldom_beats_and_stops_soon(waits, times):
+    class Counting(Store):
+        asked = beats = 0
 
         async def dequeue_many_rollouts(self, **kwargs: Any) -> Any:
             self.asked += 1
-            return await super().dequeue_many_rollouts(**{**kwargs, "wait_seconds": 0.0})
+            kwargs |= {} if waits else {"wait_seconds": 0.0}
+            return await super().dequeue_many_rollouts(**kwargs)
 
-    store, event = Impatient(), agl.ThreadingEvent()
-    async with running(succeeds, store, event=event) as task:
+        async def update_worker(self, *args: Any, **kwargs: Any) -> Any:
+            self.beats += 1
+            return await super().update_worker(*args, **kwargs)
+
+    store, event = Counting(), agl.ThreadingEvent()
+    options: Any = {"event": event, "heartbeat_interval": 0.1}
+    async with running(succeeds, store, **options) as task, asyncio.timeout(10):
         await asyncio.sleep(1.2)
         event.set()
         await task
-    assert 2 <= store.asked <= 4
+    assert store.asked in times
+    assert store.beats > 2
     await store.close()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), RunnerStuckError("hangs")])
+async def test_claim_that_waits_holds_up_no_end_of_the_runner(error):
+    class Waiting(Store):
+        waits = False
+
+        async def dequeue_many_rollouts(self, **kwargs: Any) -> Any:
+            self.waits = not self._has_queued()
+            return await super().dequeue_many_rollouts(**kwargs)
+
+        async def turn(self, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(error, StoreUnavailableError):
+                raise error
+            return await super().turn(*args, **kwargs)
+
+    def agent(task):
+        while not store.waits:
+            time.sleep(0.01)
+        if isinstance(error, RunnerStuckError):
+            time.sleep(2)
+
+    store = Waiting()
+    await store.enqueue_rollout(1, config=agl.RolloutConfig(timeout_seconds=0.5))
+    options: Any = {"concurrency": 2, "on_stuck": "raise"}
+    async with running(agent, store, **options) as task, asyncio.timeout(10):
+        with pytest.raises(type(error)):
+            await task
+    await store.close()
+
+
+async def test_no_more_than_max_rollouts_are_run_while_a_claim_waits(memory_store):
+    options: Any = {"max_rollouts": 2, "concurrency": 2}
+    async with running(succeeds, memory_store, **options) as task, asyncio.timeout(10):
+        for number in range(2):
+            rollout = await memory_store.enqueue_rollout(number)
+            await memory_store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await memory_store.enqueue_rollout(2)
+        await task
+    statuses = [rollout.status for rollout in await memory_store.query_rollouts()]
+    assert statuses == ["succeeded", "succeeded", "queuing"]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ class SetMeanwhile(ThreadingEvent):
 
 async def test_claims_are_run_or_go_back_whenever_the_runner_is_stopped(memory_store):
     await memory_store.enqueue_rollout(1)
-    claimed = await Claims(memory_store, "w", SetMeanwhile(), 9).wait(1, 0.0)
+    claimed = await Claims(memory_store, "w", SetMeanwhile(), 9).wait(1, 0.0, lambda: False)
     assert [one.input for one in claimed] == [1]
 
     await memory_store.enqueue_rollout(2)

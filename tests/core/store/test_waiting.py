@@ -67,6 +67,21 @@ async def test_waiting_burns_no_cpu(store):
     await asyncio.gather(*waiting)
 
 
+async def test_claim_ends_that_begins_to_wait_while_another_thread_closes_the_store(monkeypatch):
+    store = InMemoryLightningStore()
+    ticket = store._queue_waiters.ticket
+
+    def closed_before(has_queued):
+        closing = threading.Thread(target=lambda: asyncio.run(store.close()))
+        closing.start()
+        closing.join()
+        return ticket(has_queued)
+
+    monkeypatch.setattr(store._queue_waiters, "ticket", closed_before)
+    async with asyncio.timeout(10):
+        assert await store.dequeue_rollout(wait_seconds=60) is None
+
+
 async def test_close_ends_every_wait(store):
     rollout = await store.enqueue_rollout("task")
     await store.dequeue_rollout()

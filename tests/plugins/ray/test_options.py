@@ -1,15 +1,18 @@
 """What the strategy refuses before anything starts, and how its parts go to other machines."""
 
+import asyncio
 import pickle
 import sys
 import threading
 import types
 
 import pytest
+from tests.run_agents import running
 
 import agl
 from agl.errors import ConfigError
 from agl_ray import strategy
+from agl_ray.actor import _LeavingStore
 from agl_ray.strategy import RayExecutionStrategy
 
 LOCK = threading.Lock()
@@ -62,3 +65,16 @@ def test_agent_of_a_module_goes_by_name_and_its_trainer_stays(monkeypatch):
 def test_what_cannot_be_pickled_is_refused():
     with pytest.raises(ConfigError, match=r"cannot be pickled \(TypeError: .*lock"):
         strategy._pickled(lambda: LOCK)
+
+
+async def test_runner_leaves_once_it_was_idle_for_a_while(monkeypatch, memory_store):
+    monkeypatch.setattr("agl_ray.actor.IDLE_SECONDS", 0.8)
+    stop = agl.ThreadingEvent()
+    store = _LeavingStore(memory_store, stop)
+    async with running(agent, store, event=stop) as runner, asyncio.timeout(10):
+        await asyncio.sleep(0.5)
+        await memory_store.enqueue_rollout(1)  # it is not idle any more
+        await asyncio.sleep(0.5)
+        assert not store.has_left
+        await runner
+    assert store.has_left

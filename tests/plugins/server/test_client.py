@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.run_agents import running
 
 from agl.errors import (
     ConfigError,
@@ -17,12 +18,14 @@ from agl.errors import (
     StoreUnavailableError,
     UnknownRecordError,
 )
+from agl.execution.base import ThreadingEvent
 from agl.store.base import AttemptEnd
 from agl.store.memory import InMemoryLightningStore
 from agl.types import LLM, PromptTemplate, Span
 from agl_http.server import bind
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
+from agl_sqlite import SqliteLightningStore
 
 from .store_calls import serving, store_process
 from .test_server import forked, needs_fork
@@ -212,6 +215,28 @@ async def test_a_claim_whose_answer_nobody_took_is_given_back(server, link, link
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert (await server.get_rollout_by_id(rollout.rollout_id)).status == "requeuing"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.002, 0.02])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("kind", ["client", "file"])
+async def test_a_runner_that_is_stopped_while_its_claim_waits_ends_and_keeps_no_work(
+    client, tmp_path, kind, is_cancelled, seconds
+):
+    store = client if kind == "client" else SqliteLightningStore(tmp_path / "store.db")
+    event = ThreadingEvent()
+    async with running(lambda task: time.sleep(3), store, event=event) as runner:
+        await asyncio.sleep(0.3)
+        await store.enqueue_rollout(0)
+        await asyncio.sleep(seconds)
+        runner.cancel() if is_cancelled else event.set()
+        await store.enqueue_rollout(1)
+        async with asyncio.timeout(10):
+            await asyncio.wait([runner])
+    given_back = await store.query_rollouts(status_in=["queuing", "requeuing"])
+    ran = await store.query_rollouts(status_in=["succeeded", "cancelled"])
+    assert len(given_back) + len(ran) == 2
+    await store.close()
 
 
 async def test_what_lost_its_answer_is_done_once(server, link, linked):

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 MOST_AT_ONCE = 8
 """Most rollouts of one claim."""
+LOOK_SECONDS = 0.5
+"""How often a runner that waits for work looks whether it shall stop, and asks a store that cannot
+wait; also how long its first claim waits."""
 ANSWER_SECONDS = 1.0
 """A runner that is cancelled waits so long for the answer to its claim, to give back what it got;
 only a store that is away takes longer."""
@@ -50,24 +53,27 @@ class Claims:
             await release_claim(self._store, rollout)
             self._waiting.pop(attempt_id, None)
 
-    async def wait(self, free: int, wait_seconds: float) -> Sequence[AttemptedRollout]:
+    async def wait(
+        self, free: int, wait_seconds: float, is_over: Callable[[], bool]
+    ) -> Sequence[AttemptedRollout]:
         """Claim for free slots; waits up to ``wait_seconds`` for the first rollout.
 
         The first claim after a wait asks for one, further ones for more: runners that wake together
-        share what was queued.
+        share what was queued. The wait ends early once the runner ``is_over``.
         """
         limit = int(min(free, self.left, self._size))
         began = time.monotonic()
+        if self._at_work is not None:  # who started the runner learns soon that it works
+            wait_seconds = min(wait_seconds, LOOK_SECONDS)
         claim = self._store.dequeue_many_rollouts(
             limit=limit, worker_id=self._worker_id, wait_seconds=wait_seconds
         )
-        claimed = await self._note(limit, claim, lambda claimed: claimed)
+        answer = await self._note(limit, claim, lambda claimed: claimed, is_over)
+        claimed = () if answer.cancelled() and is_over() else answer.result()
         self._size = min(2 * self._size, MOST_AT_ONCE) if claimed else 1
-        if not claimed and not self.event.is_set():
+        if not claimed and not is_over():
             # A store that answers at once cannot wait; then it is asked at intervals.
-            waited = time.monotonic() - began
-            if waited < wait_seconds / 2:
-                await asyncio.sleep(wait_seconds - waited)
+            await asyncio.sleep(min(wait_seconds, LOOK_SECONDS) - (time.monotonic() - began))
         return claimed
 
     async def turn(self, spans: Sequence[Span], finish: AttemptEnd, *, more: bool) -> Turn:
@@ -76,26 +82,29 @@ class Claims:
         turn = self._store.turn(
             spans, finish=finish, limit=limit, worker_id=self._worker_id, wait_seconds=0.0
         )
-        return await self._note(limit, turn, lambda done: done.claimed)
+        return (await self._note(limit, turn, lambda done: done.claimed)).result()
 
     async def _note(
         self,
         limit: int,
         claim: Coroutine[Any, Any, T],
         claimed_of: Callable[[T], Sequence[AttemptedRollout]],
-    ) -> T:
-        """The answer. What it claims waits here, whatever becomes of the caller."""
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> "asyncio.Task[T]":
+        """The answered or cancelled claim; what it brings waits here, whatever becomes of us."""
         self.left -= limit
         task = asyncio.ensure_future(claim)
         claimed: Sequence[AttemptedRollout] = []
         try:
-            await asyncio.shield(task)
+            while not task.done() and not is_over():
+                await asyncio.wait([task], timeout=LOOK_SECONDS)
         except asyncio.CancelledError:
             await asyncio.wait([task], timeout=ANSWER_SECONDS)
-            task.cancel()
             raise
         finally:
-            if task.done() and not task.cancelled() and task.exception() is None:
+            if task.cancel():  # the store gives back what it claimed
+                await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
                 claimed = claimed_of(task.result())
                 if self._at_work is not None:
                     self._at_work()
@@ -104,4 +113,4 @@ class Claims:
             self.left += limit - len(claimed)
         if self.event.is_set():
             await self.release()
-        return task.result()
+        return task

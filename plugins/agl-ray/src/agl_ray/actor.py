@@ -5,6 +5,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -19,8 +20,8 @@ from agl.utils.logs import setup_logging
 from agl_processes.runner_process import FINISHED
 from agl_processes.tree import start_group
 
-IDLE_CLAIMS = 20
-"""A runner that claims so often in vain, half a second each time, leaves."""
+IDLE_SECONDS = 10.0
+"""A runner that claims so long in vain leaves."""
 LEFT = "left"
 TOKENS = (LightningEnvVar.AGL_SERVER_TOKEN.value, LightningEnvVar.AGL_GATEWAY_TOKEN.value)
 """Variables that no agent gets."""
@@ -97,15 +98,20 @@ class _LeavingStore(StandInStore):
 
     def __init__(self, store: agl.LightningStore, stop: ThreadingEvent) -> None:
         super().__init__(store)
-        self._stop, self._vain_claims = stop, 0
+        self._stop = stop
+        self._idle_since: float | None = None
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
+        if operation != "dequeue_many_rollouts":
+            return await super().call(operation, arguments)
+        self._idle_since = self._idle_since or time.monotonic()
+        arguments["wait_seconds"] = min(arguments["wait_seconds"], IDLE_SECONDS)
         answer = await super().call(operation, arguments)
-        if operation == "dequeue_many_rollouts":
-            self._vain_claims = 0 if answer else self._vain_claims + 1
-            if self._vain_claims >= IDLE_CLAIMS:
-                worker = await self._store.get_worker_by_id(arguments["worker_id"])
-                if worker is None or worker.current_rollout_id is None:
-                    self.has_left = True
-                    self._stop.set()
+        if answer:
+            self._idle_since = None
+        elif time.monotonic() - self._idle_since >= IDLE_SECONDS:
+            worker = await self._store.get_worker_by_id(arguments["worker_id"])
+            if worker is None or worker.current_rollout_id is None:
+                self.has_left = True
+                self._stop.set()
         return answer

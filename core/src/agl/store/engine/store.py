@@ -152,14 +152,11 @@ class EngineStore(ReadingStore):
             return []
         claimed = await self._claim(limit, worker_id, key)
         deadline = time.monotonic() + wait_seconds
-        while not claimed and not self._closing:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
+        while not claimed and not self._closing and (left := deadline - time.monotonic()) > 0:
             with self._queue_waiters.ticket(self._has_queued) as ticket:
-                # Something may have come between the last look and the ticket.
+                # Between the last look and the ticket something may have come, or the store closed.
                 claimed = await self._claim(limit, worker_id, key)
-                if not claimed and await ticket.wait(remaining) and not self._closing:
+                if not (claimed or self._closing) and await ticket.wait(left) and not self._closing:
                     claimed = await self._claim(limit, worker_id, key)
         return claimed
 
