@@ -1,5 +1,6 @@
 import asyncio
 import inspect
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -58,6 +59,18 @@ async def test_closed_facade_says_so():
     await store.close()
     with pytest.raises(StoreUnavailableError, match="closed"):
         await store.enqueue_rollout("task")
+
+
+async def test_call_that_is_asked_just_before_the_thread_ends_is_answered():
+    store = LightningStoreThreaded(Counter())
+    loop, both_are_asked = store._home(), threading.Event()
+    loop.call_soon_threadsafe(both_are_asked.wait)
+    asked = asyncio.create_task(store.get_worker_by_id("w"))
+    await asyncio.sleep(0)
+    asyncio.run_coroutine_threadsafe(store._stop(loop), loop)
+    both_are_asked.set()
+    async with asyncio.timeout(10):
+        assert await asked is None
 
 
 class Counter(StoreOf03):

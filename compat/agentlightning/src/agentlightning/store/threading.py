@@ -57,8 +57,8 @@ class LightningStoreThreaded(ForwardingStore):
             asyncio.run_coroutine_threadsafe(self._stop(loop), loop)
 
     async def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        async with self._one_at_a_time:  # who asked before gets an answer
-            loop.stop()
+        async with self._one_at_a_time:  # who asked before gets an answer, which is under way
+            loop.call_soon(loop.stop)
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         """Call a method of the store as it may be called."""
