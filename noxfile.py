@@ -648,7 +648,7 @@ def dist(session: nox.Session) -> None:
     for package in FOLDERS.values():
         session.run("python", "-m", "build", "--installer", "uv", "--outdir", "dist", str(package))
     session.run("twine", "check", "--strict", *map(str, Path("dist").glob("*.*")))
-    # W009: agl-agentlightning has agent_lightning too, to refuse it.
+    # W009: agl-agentlightning has agent_lightning, too.
     session.run("check-wheel-contents", "--ignore", "W009", "dist")
     clean = Path(session.create_tmp()).absolute() / "clean"
     session.run("python", "-m", "venv", str(clean))

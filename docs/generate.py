@@ -173,10 +173,10 @@ def command_line() -> str:
 
 
 SECTIONS = {
-    "Train": "run dev launch config doctor eval replay serve merge model",
+    "Train": "run dev launch train config doctor eval replay serve merge model",
     "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive migrate",
-    "Serve and measure": "store gateway token vllm prometheus bench plugins",
+    "Serve and measure": "store gateway server data token vllm prometheus bench plugins",
 }
 """Heading of ``agl --help`` -> its commands; one that stands nowhere is under ``Other``."""
 

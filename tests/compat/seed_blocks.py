@@ -85,7 +85,7 @@ class Once(agl.Algorithm):
 algorithm = Once()
 """
 NO_NAME = "it uses no name of agentlightning"
-GONE_PACKAGE = "agent_lightning was in no release"
+NO_RUNTIME = "agent_lightning.runtime is not there yet"
 
 BLOCKS = (
     # Debugging
@@ -489,13 +489,13 @@ assert agl.find_final_reward(await store.query_spans(rollout.rollout_id)) == 1.0
         Block(line, no_program=NO_NAME)
         for line in (1336, 1586, 1884, 1961, 2047, 2095, 2111, 2124, 2498, 3225, 3237, 3333, 3353)
     ),
-    # A description of an interface that was never published
+    # A description of a training server and its client
     Block(
         11,
         REFERENCE,
-        refused=GONE_PACKAGE,
+        then="assert client.timeout == 300",
         replaced=(
-            (": str,", "=None,"),
+            (": str,", "='http://localhost:8000',"),
             (": int = 300,", "=300,"),
             (": int = 3,", "=3,"),
             (": bool = True ", "=True "),
@@ -506,10 +506,20 @@ assert agl.find_final_reward(await store.query_spans(rollout.rollout_id)) == 1.0
         for line in (28, 51, 64, 81, 94, 106, 135, 162, 193, 203, 263, 285, 314)
     ),
     *(
-        Block(line, REFERENCE, no_program="its names come from line 11, which is refused")
+        Block(line, REFERENCE, no_program="a piece of a program that needs a server and its model")
         for line in (116, 147, 325, 415)
     ),
-    *(Block(line, REFERENCE, refused=GONE_PACKAGE) for line in (216, 236, 335)),
+    *(Block(line, REFERENCE, refused=NO_RUNTIME) for line in (216, 236)),
+    Block(
+        335,
+        REFERENCE,
+        given="""
+from pathlib import Path
+from agent_lightning import Client
+Path("train.jsonl").write_text('{"question": "?"}')
+server_url, my_agent = "http://127.0.0.1:1", print
+""",
+    ),
     Block(
         226,
         LOGGED,

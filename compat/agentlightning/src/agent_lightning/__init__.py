@@ -1,5 +1,9 @@
-"""A package that no release had; one description of Agent Lightning writes programs for it."""
+"""The import name that one description of Agent Lightning has for the client of agl-service."""
 
-from agentlightning.never_published import REFUSAL
-
-raise ImportError(REFUSAL)
+from agl_service import (
+    Client as Client,
+    EvalResult as EvalResult,
+    Resource as Resource,
+    Task as Task,
+    TrainingResult as TrainingResult,
+)

@@ -50,7 +50,7 @@ STORE_SECONDS = 10.0
 
 ADDRESS = re.compile(
     r"(?:/rollout/(?P<rollout>[^/]+)/attempt/(?P<attempt>[^/]+)(?:/token/(?P<token>[^/]+))?)?"
-    r"(?:/v1)?/(?P<what>.+)"
+    r"(?:/v1){0,2}/(?P<what>.+)"  # Anthropic's client adds one
 )
 
 

@@ -1,0 +1,312 @@
+"""The client of a training server."""
+
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from agl.cli.shared import note
+from agl.errors import AglError, ConfigError, DatasetError, RunError, UnknownRecordError
+from agl_http.tokens import without_token
+from agl_http.wire import error_of
+from agl_learning.reports.progress_bar import Bar
+from agl_runs.config.datasets import load_dataset
+from agl_runs.folders import new_run_id
+from agl_service.workers import Agent, Workers
+
+LOOK_SECONDS = 0.5
+
+
+class ServerConnectionError(RunError, ConnectionError):
+    """The training server gives no answer, or does not know the user."""
+
+
+class DataUploadError(DatasetError):
+    """Tasks were refused; the message names the line."""
+
+
+class InvalidConfigError(ConfigError):
+    """An option was refused."""
+
+
+class TrainingError(RunError):
+    """A job failed or was stopped, or there is no such job, data or checkpoint."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training came to."""
+
+    final_reward: float
+    """Mean reward of the last update."""
+    train_rewards: list[float]
+    """Mean reward of each update."""
+    test_rewards: list[float]
+    """Mean reward of each evaluation, the first before training."""
+    checkpoints: list[str]
+    """For ``download_model``; folders if there was a ``checkpoint_dir``."""
+    total_steps: int
+    total_time: float
+    job: str
+    """Its id."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What an evaluation came to."""
+
+    mean_reward: float
+    rewards: list[float]
+    """Of rollouts that succeeded, in the order of the tasks."""
+    failures: dict[str, int]
+    """Cause -> how many rollouts failed by it."""
+    job: str
+
+
+class Client:
+    """Trains the model of a training server, with agents that run here.
+
+    Every method raises ``ServerConnectionError`` if the server gives no answer or does not know the
+    user, and ``InvalidConfigError`` if it refuses an option.
+
+    Args:
+        server_url: As ``agl server start`` prints it; None reads ``AGENT_LIGHTNING_SERVER_URL``.
+            The token of the user stands in it, or in ``AGENT_LIGHTNING_API_KEY``.
+        timeout: Seconds that a request may take, and the server be away while a job runs.
+        max_retries: How often a request that gets no answer is repeated.
+        verify_ssl: Whether the certificate of an ``https`` address is checked.
+
+    Raises:
+        InvalidConfigError: It is no address.
+    """
+
+    def __init__(
+        self,
+        server_url: str | None = None,
+        timeout: int = 300,
+        max_retries: int = 3,
+        verify_ssl: bool = True,
+    ) -> None:
+        url = server_url or os.environ.get("AGENT_LIGHTNING_SERVER_URL", "")
+        if not url.startswith(("http://", "https://")):
+            raise InvalidConfigError(
+                f"server_url={url!r}: expected http://HOST:PORT, as agl server start prints it; it "
+                "may stand in AGENT_LIGHTNING_SERVER_URL"
+            )
+        self._url, token = without_token(url.rstrip("/"))
+        token = token or os.environ.get("AGENT_LIGHTNING_API_KEY", "")
+        self.timeout, self._session, self._data = timeout, requests.Session(), ""
+        self._session.verify = verify_ssl
+        self._session.headers["Authorization"] = f"Bearer {token}"
+        retry = Retry(max_retries, backoff_factor=0.2, allowed_methods=None)
+        self._session.mount("http", HTTPAdapter(max_retries=retry))
+
+    def upload_data(
+        self, train_file: str, test_file: str | None = None, data_id: str | None = None
+    ) -> str:
+        """Upload tasks: JSONL, JSON, CSV or Parquet; each has a field ``question``.
+
+        Returns:
+            Their id, by default one of the content.
+
+        Raises:
+            DataUploadError: A file was refused; the message names the line.
+        """
+        test = _read(test_file) if test_file else ""
+        body = {"train": _read(train_file), "test": test, "id": data_id}
+        self._data = self._ask("POST", "/data", body)
+        return self._data
+
+    def train(
+        self,
+        agent_func: Agent,
+        nworkers: int = -1,
+        epochs: int = 1,
+        batch_size: int = 32,
+        data_id: str | None = None,
+        checkpoint_dir: str | None = None,
+        eval_interval: int = 50,
+    ) -> TrainingResult:
+        """Train; Ctrl+C leaves the job at the server, see ``attach``.
+
+        Args:
+            agent_func: Of ``(resource, task)``, plain or coroutine; returns the reward.
+            nworkers: Processes that run it; -1 for four per core.
+            epochs: Passes over the training tasks.
+            batch_size: Tasks per update; each runs ``group_size`` times, as the server says.
+            data_id: None for what was uploaded last.
+            checkpoint_dir: Where checkpoints are downloaded to at the end.
+            eval_interval: Updates from one evaluation on the test tasks to the next.
+
+        Raises:
+            TrainingError: The training failed or was stopped.
+        """
+        options = {"epochs": epochs, "batch_size": batch_size, "eval_interval": eval_interval}
+        result = self.attach(self._begin("train", data_id, **options), agent_func, nworkers)
+        if checkpoint_dir is None:
+            return result
+        folders = {name: str(Path(checkpoint_dir, Path(name).name)) for name in result.checkpoints}
+        for name, folder in folders.items():
+            self.download_model(folder, name)
+        return replace(result, checkpoints=list(folders.values()))
+
+    def attach(
+        self, job: str, agent_func: Agent | None = None, nworkers: int = -1
+    ) -> TrainingResult:
+        """Take up a training that was left; without an agent, look on. See ``train``."""
+        found = self._follow(job, agent_func, nworkers)
+        return TrainingResult(
+            final_reward=found["train_rewards"][-1],
+            train_rewards=found["train_rewards"],
+            test_rewards=found["test_rewards"],
+            checkpoints=[f"{job}/{name}" for name in found["checkpoints"]],
+            total_steps=found["step"],
+            total_time=found["seconds"],
+            job=job,
+        )
+
+    def evaluate(
+        self,
+        agent_func: Agent,
+        test_file: str | None = None,
+        checkpoint: str | None = None,
+        nworkers: int = 4,
+    ) -> EvalResult:
+        """Run an agent on each test task once; for ``agent_func``, ``nworkers`` see ``train``.
+
+        Args:
+            test_file: None for the test tasks uploaded last, or training tasks if it had none.
+            checkpoint: See ``download_model``; None for the model before any training.
+
+        Raises:
+            TrainingError: The evaluation failed or was stopped, or there is no such checkpoint.
+        """
+        data = test_file and self.upload_data(test_file)
+        name = checkpoint and "/".join(self._checkpoint(checkpoint)[:2])
+        job = self._follow(self._begin("evaluate", data, checkpoint=name), agent_func, nworkers)
+        found = job["evaluation"]
+        rewards = [reward for task in found["tasks"] for reward in task["rewards"]]
+        return EvalResult(found["metrics"]["reward/mean"], rewards, found["failures"], job["id"])
+
+    def download_model(
+        self, output_dir: str, checkpoint: str = "latest", format: str = "huggingface"
+    ) -> None:
+        """Write a checkpoint into a folder, as ``transformers`` and vLLM load it.
+
+        Args:
+            output_dir: Made if it is not there.
+            checkpoint: One of a result, or ``latest`` or ``best`` of the newest job.
+            format: ``huggingface`` or ``safetensors``, which are the same here.
+
+        Raises:
+            InvalidConfigError: Another format.
+            TrainingError: There is no such checkpoint.
+        """
+        if format not in ("huggingface", "safetensors"):
+            raise InvalidConfigError(
+                f"format={format!r}: expected huggingface or safetensors. For ONNX, download that, "
+                "and run: optimum-cli export onnx --model FOLDER OUTPUT"
+            )
+        job, name, files = self._checkpoint(checkpoint)
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        for file in files:
+            answer = self._request("GET", f"/jobs/{job}/checkpoints/{name}/{file}")
+            with Path(output_dir, file).open("wb") as out:
+                out.writelines(answer.iter_content(2**20))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Your jobs, the oldest first: ``id``, ``kind``, ``state``, ``step``, rewards."""
+        return self._ask("GET", "/jobs")
+
+    def stop(self, job: str) -> None:
+        """Stop a job; its checkpoints stay."""
+        self._ask("POST", f"/jobs/{job}/stop")
+
+    def _begin(self, kind: str, data: str | None, **options: Any) -> str:
+        if not (data := data or self._data):
+            raise InvalidConfigError("which data? Call upload_data first, or give data_id")
+        body = {"id": new_run_id(), "kind": kind, "data": data, **options}
+        return self._ask("POST", "/jobs", body)["id"]
+
+    def _follow(self, job_id: str, agent: Agent | None, number: int) -> dict[str, Any]:
+        """The job at its end; the agent runs meanwhile."""
+        where = f"/jobs/{job_id}{'?works=1' if agent else ''}"
+        workers = agent and Workers(agent, number, urlsplit(self._url).hostname or "")
+        job, said, answered = self._ask("GET", where), "", time.monotonic()
+        try:
+            with Bar(job["kind"], job["steps"], reward="") as bar:
+                while (state := job["state"]) in ("queued", "running", "paused", "away"):
+                    if said != state:
+                        note(f"job {job_id}: {(said := state)}")
+                    if workers and state == "running":
+                        workers.keep(job["store"])
+                    bar.update(job["step"], reward=f"reward {[None, *job['train_rewards']][-1]}")
+                    time.sleep(LOOK_SECONDS)
+                    try:
+                        job, answered = self._ask("GET", where), time.monotonic()
+                    except ServerConnectionError:  # it may be starting again
+                        if time.monotonic() - answered > self.timeout:
+                            raise
+                        job["state"] = "away"
+        except BaseException:
+            note(f"job {job_id} stays; to go on: client.attach({job_id!r}, agent)")
+            raise
+        finally:
+            if workers:
+                workers.end(at_once=job["state"] in ("finished", "failed", "stopped"))
+        if job["state"] != "finished":
+            raise TrainingError(f"job {job_id} {job['state']}: {job['error']}")
+        return job
+
+    def _checkpoint(self, given: str) -> tuple[str, str, list[str]]:
+        """Job, name and files of a checkpoint."""
+        job_id, _, name = given.removeprefix("checkpoints/").rpartition("/")
+        trained = [one for one in self.jobs() if one["checkpoints"]]
+        for job in [one for one in trained if job_id in ("", one["id"])][-1:]:
+            there, latest = job["checkpoints"], list(job["checkpoints"])[-1]
+            name = {"latest": latest, "best": job["best"] or latest}.get(name, name)
+            if name in there:
+                return job["id"], name, there[name]
+        known = ", ".join(f"{one['id']}/{name}" for one in trained for name in one["checkpoints"])
+        raise TrainingError(f"no checkpoint {given!r}; there are: {known or 'none, train first'}")
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        return self._request(method, path, body).json()
+
+    def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
+        about: dict[str, Any] = {"json": body, "timeout": self.timeout, "stream": True}
+        try:
+            answer = self._session.request(method, self._url + path, **about)
+            error = None if answer.ok else error_of(answer.status_code, answer.json(), self._url)
+        except requests.RequestException as failure:
+            raise ServerConnectionError(
+                f"{self._url}: no answer ({failure}). If no server runs: agl server start"
+            ) from None
+        if error is None:
+            return answer
+        if answer.status_code == 401 or answer.status_code >= 500:
+            raise ServerConnectionError(
+                f"{error}. The token of a user stands in the address that agl server prints, or in "
+                "AGENT_LIGHTNING_API_KEY"
+            )
+        kinds: dict[type[AglError], type[AglError]]
+        kinds = {DatasetError: DataUploadError, UnknownRecordError: TrainingError}
+        raise kinds.get(type(error), InvalidConfigError)(str(error))
+
+
+def _read(file: str) -> str:
+    """The tasks of a file, one a line."""
+    try:
+        tasks = load_dataset(file)
+    except DatasetError as error:
+        raise DataUploadError(str(error)) from None
+    if file.endswith("l"):  # the server's errors name its lines
+        return Path(file).read_text("utf-8-sig")
+    return "".join(f"{json.dumps(task)}\n" for task in tasks)

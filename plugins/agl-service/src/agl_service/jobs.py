@@ -1,0 +1,139 @@
+"""Jobs: records in the folder of a training server, run in turn, each in a process of its own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event, RLock
+from typing import Any, Literal
+
+import psutil
+
+from agl.errors import UnknownRecordError
+from agl_http.server import bind
+from agl_processes.tree import kill_descendants
+from agl_runs.config.file import as_yaml
+from agl_runs.files import write_whole
+from agl_sqlite.lockfile import is_held
+
+Kind = Literal["train", "evaluate"]
+State = Literal["queued", "running", "paused", "stopped", "finished", "failed"]
+RECORD, CONFIG, RUN, RESULT, LOG = "job.json", "job.yaml", "run", "result.json", "log.txt"
+"""In the folder of a job; RESULT is what an evaluation printed."""
+COMMANDS: dict[Kind, list[str]] = {
+    "train": ["run", CONFIG, f"run_dir={RUN}", "--resume"],
+    "evaluate": ["eval", CONFIG, "--copies", "1", "--json"],
+}
+LOCK, LOOK_SECONDS, END_SECONDS = "process.lock", 0.2, 5.0
+PAUSE_SECONDS = 60.0
+"""A job whose client has been away for so long makes room for the next one."""
+
+
+@dataclass
+class Job:
+    """A training or an evaluation of a user."""
+
+    id: str
+    user: str
+    kind: Kind
+    steps: int
+    created: float
+    token: str
+    """Of an admin of the store of its run."""
+    port: int
+    """Of that store, at every start, so that runners find it again."""
+    state: State = "queued"
+    error: str = ""
+
+
+class Jobs:
+    """The jobs in the folder of a server; stores and gateways of their runs listen on ``host``."""
+
+    def __init__(self, folder: Path, host: str) -> None:
+        self.folder, self.host, self._lock = folder, host, RLock()
+        found = [Job(**json.loads(one.read_text())) for one in folder.glob(f"*/jobs/*/{RECORD}")]
+        # What ran when the server was killed goes on first.
+        found.sort(key=lambda job: (job.state != "running", job.created))
+        self._jobs = {(job.user, job.id): job for job in found}
+        self._seen = dict.fromkeys(self._jobs, time.monotonic())
+
+    def folder_of(self, job: Job) -> Path:
+        """Where its record, log and run are."""
+        return self.folder / job.user / "jobs" / job.id
+
+    def all(self, user: str) -> list[Job]:
+        """The jobs of a user, the oldest first."""
+        found = (job for job in list(self._jobs.values()) if job.user == user)
+        return sorted(found, key=lambda job: job.created)
+
+    def get(self, user: str, job_id: str) -> Job:
+        """A job of a user, else an ``UnknownRecordError``."""
+        if (user, job_id) not in self._jobs:
+            raise UnknownRecordError(f"you have no job {job_id!r}; see: client.jobs()")
+        return self._jobs[user, job_id]
+
+    def add(self, job: Job, config: dict[str, Any]) -> None:
+        """Put a job behind the others; ``config`` is that of its run, without addresses."""
+        with bind(self.host, job.port) as sock:
+            job.port = sock.getsockname()[1]
+        store = {"server_host": self.host, "server_port": job.port}
+        config["strategy"] = {"type": "cs", "role": "algorithm", **store}
+        config["gateway"] = {"type": "proxy", "host": self.host}
+        write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
+        self._jobs[job.user, job.id] = job
+        self.note_seen(job)
+        self.change(job, "queued")
+
+    def change(self, job: Job, state: State, *before: State, error: str = "") -> None:
+        """Note a new state, unless the job has got another one than those before."""
+        with self._lock:
+            if not before or job.state in before:
+                job.state, job.error = state, error
+                write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(job)))
+
+    def note_seen(self, job: Job) -> None:
+        """A client works for the job; if it was paused, it waits for its turn again."""
+        self._seen[job.user, job.id] = time.monotonic()
+        self.change(job, "queued", "paused")
+
+    def run_all(self, stop: Event) -> None:
+        """Run jobs in turn until told to stop; what runs then goes on at the next start."""
+        while not stop.wait(LOOK_SECONDS):
+            waits = (job for job in list(self._jobs.values()) if job.state in ("running", "queued"))
+            if (job := next(waits, None)) is not None:
+                self._run(job, stop)
+
+    def _run(self, job: Job, stop: Event) -> None:
+        folder = self.folder_of(job)
+        while (folder / LOCK).exists() and is_held(folder / LOCK):
+            if stop.wait(LOOK_SECONDS):  # the process of a server that was killed ends soon
+                return None
+        self.change(job, "running", "queued")
+        child = [sys.executable, "-m", "agl_service.child", str(os.getpid()), LOCK]
+        words = [*child, *COMMANDS[job.kind]]
+        about: dict[str, Any] = {"env": {**os.environ, "AGL_SERVER_TOKEN": job.token}}
+        with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
+            process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
+        while process.poll() is None:
+            is_left = time.monotonic() - self._seen[job.user, job.id] > PAUSE_SECONDS
+            if stop.wait(LOOK_SECONDS) or is_left or job.state != "running":
+                _end(process)
+                return None if stop.is_set() else self.change(job, "paused", "running")
+        if process.returncode == 0:
+            return self.change(job, "finished", "running")
+        said = re.findall(r"^agl: (.*)", (folder / LOG).read_text("utf-8", "replace"), re.M)
+        why = [f"its process ended with code {process.returncode}", *said][-1]
+        return self.change(job, "failed", "running", error=why)
+
+
+def _end(process: "subprocess.Popen[Any]") -> None:
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:  # it waits for rollouts; what was stored stays
+        kill_descendants(psutil.Process(process.pid), itself=True)
+        process.wait()

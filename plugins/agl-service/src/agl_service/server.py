@@ -1,0 +1,210 @@
+"""What a training server answers: to each user about their own data, jobs and checkpoints."""
+
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from pydantic import Field
+
+from agl.errors import AglError, ConfigError, DatasetError, UnknownRecordError
+from agl.plugins.parts import plan_part
+from agl.plugins.schema import schema_of
+from agl_http.layers import GRANT, App, Authenticated, ErrorGuard
+from agl_http.tokens import Tokens, token_in
+from agl_http.wire import Body, status_of
+from agl_learning.reports.run_metrics import RunMetrics
+from agl_runs.config.overrides import apply_overrides
+from agl_runs.files import write_whole
+from agl_runs.folders import check_run_id
+from agl_runs.records import RunId
+from agl_runs.result import summary_in
+from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind
+
+USERS = "users.json"
+"""In the folder of a server: token -> name of its user."""
+VARIABLES = {
+    **{"LIGHTNING_DEVICE": "device", "LIGHTNING_LEARNING_RATE": "learning_rate"},
+    **dict.fromkeys(("LIGHTNING_BATCH_SIZE", "LIGHTNING_ENABLE_AIR", "LIGHTNING_MAX_RETRIES"), ""),
+}
+"""Variable -> option of the algorithm; those without one are refused."""
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Data(Body):
+    train: str
+    test: str
+    id: RunId | None = None
+
+
+class _Job(Body):
+    id: RunId
+    data: RunId
+    kind: Kind
+    epochs: Count = 1
+    batch_size: Count = 32
+    eval_interval: Count = 50
+    checkpoint: str | None = None
+
+
+def _user(request: Request) -> str:
+    return request.scope[GRANT]
+
+
+User = Annotated[str, Depends(_user)]
+
+
+def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
+    """The application; type and options of the algorithm are the same for all jobs."""
+    api = FastAPI(title="Training server of agl", exception_handlers={AglError: _refuse})
+
+    @api.post("/data")
+    def upload(user: User, data: _Data) -> str:
+        files = {"train": _tasks("train", data.train), "test": _tasks("test", data.test)}
+        if not files["train"]:
+            raise DatasetError("train file: it has no tasks")
+        name = data.id or sha256(json.dumps(files).encode()).hexdigest()[:16]
+        for file, text in files.items():
+            write_whole(jobs.folder / user / "data" / name / f"{file}.jsonl", text)
+        return name
+
+    @api.post("/jobs")
+    def begin(user: User, asked: _Job) -> dict[str, Any]:
+        if asked.id in {job.id for job in jobs.all(user)}:  # the same request again
+            return shown(jobs.get(user, asked.id))
+        data = jobs.folder / user / "data" / asked.data
+        if not data.is_dir():
+            raise UnknownRecordError(f"you have no data {asked.data!r}; upload it")
+        num_tasks = (data / "train.jsonl").read_text("utf-8").count("\n")
+        groups = min(asked.batch_size, num_tasks)
+        steps = math.ceil(asked.epochs * num_tasks / groups)
+        options: dict[str, Any] = algorithm | {"steps": steps, "groups_per_step": groups}
+        config = {"agent": "agl_service.child:agent", "train": str(data / "train.jsonl")}
+        if (data / "test.jsonl").stat().st_size:
+            config["val"] = str(data / "test.jsonl")
+            every = {"every": asked.eval_interval} if asked.kind == "train" else {}
+            options["evaluation"] = {**options.get("evaluation", {}), **every}
+        if asked.checkpoint is not None:
+            options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
+        about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
+        jobs.add(Job(*about), config | {"algorithm": options})
+        return shown(jobs.get(user, asked.id))
+
+    @api.get("/jobs")
+    def list_jobs(user: User) -> list[dict[str, Any]]:
+        return [shown(job) for job in jobs.all(user)]
+
+    @api.get("/jobs/{job_id}")
+    def get(user: User, job_id: str, works: bool = False) -> dict[str, Any]:
+        if works:
+            jobs.note_seen(jobs.get(user, job_id))
+        return shown(jobs.get(user, job_id))
+
+    @api.post("/jobs/{job_id}/stop")
+    def stop(user: User, job_id: str) -> None:
+        before = "queued", "running", "paused"
+        jobs.change(jobs.get(user, job_id), "stopped", *before, error="its user did so")
+
+    @api.post("/jobs/{job_id}/model-token")
+    def model_token(user: User, job_id: str, rollout_id: str, attempt_id: str) -> str:
+        return Tokens(jobs.get(user, job_id).token).issue("model", rollout_id, attempt_id)
+
+    @api.get("/jobs/{job_id}/checkpoints/{name}/{file}")
+    def download(user: User, job_id: str, name: str, file: str) -> Response:
+        folder = checkpoint_of(user, job_id, name)
+        if file not in _files(folder):
+            raise UnknownRecordError(f"checkpoint {name!r} has no file {file!r}")
+        return FileResponse(folder / file)
+
+    def shown(job: Job) -> dict[str, Any]:
+        run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
+        metrics, said = RunMetrics.read(run), summary_in(run)
+        is_read = (job.kind, job.state) == ("evaluate", "finished")
+        about = ("id", "kind", "steps", "created", "state", "error")
+        return {
+            **{name: getattr(job, name) for name in about},
+            "step": metrics.step or 0,
+            "train_rewards": list(metrics.rewards.values()),
+            "test_rewards": list(metrics.val_rewards.values()),
+            "checkpoints": {one.name: _files(one) for one in _checkpoints(run)},
+            "best": Path(said.get("best_checkpoint") or "").name,
+            "seconds": said.get("seconds", 0.0),
+            "evaluation": json.loads(result.read_text("utf-8")) if is_read else None,
+            "store": {"server_port": job.port, "token": Tokens(job.token).issue("runner")},
+        }
+
+    def checkpoint_of(user: str, job_id: str, name: str = "") -> Path:
+        for folder in _checkpoints(jobs.folder_of(jobs.get(user, job_id)) / RUN):
+            if folder.name == name:
+                return folder
+        raise UnknownRecordError(f"job {job_id!r} has no checkpoint {name!r}; see: client.jobs()")
+
+    def user_of(authorization: bytes) -> str | None:
+        return read_users(jobs.folder).get(token_in(authorization))
+
+    return ErrorGuard(Authenticated(api, user_of, frozenset()), lambda *_: None)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, AglError)
+    answer = {"detail": str(error), "error_type": type(error).__name__}
+    return JSONResponse(answer, status_of(error))
+
+
+def _tasks(file: str, text: str) -> str:
+    """JSON, one task a line, each with a question; lines may be empty."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        with suppress(ValueError, TypeError, LookupError):
+            if not line.strip() or json.loads(line)["question"] is not None:
+                continue
+        raise DatasetError(f"{file} file, line {number}: expected a 'question', got {line:.80}")
+    return "".join(f"{line}\n" for line in lines if line.strip())
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    return sorted(run.glob("checkpoints/step-*"))
+
+
+def _files(checkpoint: Path) -> list[str]:
+    """Without what serves only to go on with the training."""
+    return [file.name for file in checkpoint.iterdir() if file.suffix != ".pt"]
+
+
+def read_users(folder: Path) -> dict[str, str]:
+    """Token -> name of its user."""
+    return json.loads((folder / USERS).read_text("utf-8")) if (folder / USERS).exists() else {}
+
+
+def token_of(folder: Path, name: str) -> str:
+    """The token of a user, who is added if there is none of this name."""
+    check_run_id(name)  # it names a folder, too
+    users = read_users(folder)
+    token = {user: token for token, user in users.items()}.get(name) or secrets.token_urlsafe()
+    write_whole(folder / USERS, json.dumps({**users, token: name}))
+    return token
+
+
+def read_algorithm(name: str, model: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Type and options of an algorithm; one that is unknown or wrong is refused."""
+    model = str(Path(model).absolute()) if Path(model).exists() else model
+    spec = {"type": name, "model": model, "checkpoints": {"every": 20, "keep_last": 2}}
+    given = {variable: os.environ[variable] for variable in VARIABLES if variable in os.environ}
+    for variable, value in given.items():
+        if not (option := VARIABLES[variable]):
+            raise ConfigError(f"{variable}={value}: no such variable here yet; unset it")
+        apply_overrides(spec, [f"{option}={value}"])
+    apply_overrides(spec, overrides)
+    plan = plan_part("algorithm", spec, where="algorithm")
+    if "groups_per_step" not in {option.name for option in schema_of(plan.target).options}:
+        raise ConfigError(f"algorithm {name!r}: expected grpo, ppo or another of agl-torch")
+    plan.build()
+    return spec

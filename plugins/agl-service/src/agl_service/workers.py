@@ -1,0 +1,87 @@
+"""Processes at a client that run an agent function on the rollouts of a job."""
+
+import inspect
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+import agl
+from agl.types import AttemptedRollout
+from agl_processes.tree import kill_descendants, start_group
+
+
+@dataclass
+class Resource:
+    """What an agent function gets beside its task."""
+
+    model_api: str
+    """Address of the model for this rollout, for clients of OpenAI and Anthropic; any key does."""
+    model_name: str
+    task_id: str
+    worker_id: int
+    metadata: dict[str, Any]
+    """``mode`` (train or val), ``rollout_id`` and ``sampling_parameters``."""
+
+
+class Task(dict[str, Any]):
+    """A task as uploaded: its fields by attribute and by key."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self or name == "ground_truth":
+            return self.get(name)
+        raise AttributeError(f"the task has no {name!r}; it has {', '.join(self)}")
+
+
+Agent = Callable[[Resource, Task], Any]
+
+
+def as_agent(function: Agent) -> agl.LitAgent[Any]:
+    """An agent of agl that calls a function of ``(resource, task)``, plain or coroutine."""
+
+    def run(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
+        task_id = str(task.get("task_id", rollout.rollout_id))
+        about = {"mode": rollout.mode, "rollout_id": rollout.rollout_id}
+        about["sampling_parameters"] = llm.sampling_parameters
+        worker = agent.get_runner().worker_id
+        return function(Resource(llm.endpoint, llm.model, task_id, worker, about), Task(task))
+
+    async def run_async(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
+        return await run(task, llm, rollout)
+
+    agent: Any = agl.rollout(run_async if inspect.iscoroutinefunction(function) else run)
+    return agent
+
+
+class Workers:
+    """``number`` processes that run an agent, for runs on ``host``; -1 for four per core."""
+
+    def __init__(self, function: Agent, number: int, host: str) -> None:
+        self._agent, self._host = as_agent(function), host
+        self._number = 4 * (os.cpu_count() or 1) if number == -1 else number
+        self._process: Any = None
+
+    def keep(self, store: dict[str, Any]) -> None:
+        """Have them run; they have ended if the store was away for long."""
+        if self._process is None or not self._process.is_alive():
+            fork = multiprocessing.get_context("fork")
+            self._process = fork.Process(target=self._work, args=(os.getpid(), store))
+            self._process.start()
+
+    def _work(self, parent: int, store: dict[str, Any]) -> None:
+        start_group(parent)
+        logging.getLogger("agl.server").setLevel(logging.ERROR)  # the client says if it is away
+        strategy = {"type": "cs", "role": "runner", "server_host": self._host, **store}
+        agl.Trainer(strategy=strategy, n_runners=self._number).fit(self._agent)
+
+    def end(self, *, at_once: bool) -> None:
+        """End them: at once if the job is over, else when running rollouts have ended."""
+        if self._process is not None and self._process.is_alive():
+            if at_once:
+                kill_descendants(psutil.Process(self._process.pid), itself=True)
+            self._process.terminate()
+            self._process.join()

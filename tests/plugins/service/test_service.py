@@ -1,0 +1,99 @@
+"""A training server in a process of its own, with a real run, and clients that are really there."""
+
+import json
+import signal
+
+import pytest
+import requests
+
+from agl_service import (
+    Client,
+    DataUploadError,
+    InvalidConfigError,
+    ServerConnectionError,
+    TrainingError,
+)
+
+from .conftest import until
+
+
+@pytest.mark.nightly
+def test_ten_lines_train_through_a_killed_server(server, tmp_path):
+    address = server.user("carl")
+    client = Client(address)
+    script = server.script(address, "15")
+    until(lambda: client.jobs() and client.jobs()[0]["step"] >= 3, script)
+    script.send_signal(signal.SIGINT)
+    assert "client.attach(" in script.communicate()[1]
+    assert script.returncode == -signal.SIGINT
+    (job,) = client.jobs()
+    script = server.script(address, "attach", job["id"])
+    until(lambda: client.jobs()[0]["step"] >= 6, script)
+    server.process.kill()
+    server.process.wait()
+    server.start()
+    until(lambda: client.jobs()[0]["step"] >= 9, script)
+    said, errors = script.communicate()
+    assert script.returncode == 0, errors
+    result = json.loads(said)
+    assert result["total_steps"] == 15 == len(result["train_rewards"])
+    assert result["test_rewards"][0] < 0.6 < 0.7 < result["test_rewards"][-1], result
+    training, evaluation = client.jobs()
+    assert (training["state"], training["id"]) == ("finished", result["job"])
+    assert (evaluation["kind"], evaluation["state"]) == ("evaluate", "finished")
+    assert result["evaluated"]["mean_reward"] == result["test_rewards"][-1]
+    client.download_model(str(tmp_path / "trained"), result["checkpoints"][-1])
+    from transformers import AutoModelForCausalLM
+
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "trained").num_parameters()
+
+
+@pytest.mark.nightly
+def test_users_see_only_their_own(server):
+    ann, bob = (Client(server.user(name)) for name in ("ann", "bob"))
+    data = ann.upload_data(str(server.folder / "train.jsonl"))
+    script = server.script(server.user("ann"), "1")
+    until(lambda: ann.jobs() and ann.jobs()[0]["checkpoints"], script)
+    (job,) = ann.jobs()
+    assert bob.jobs() == []
+    other = bob.upload_data(str(server.folder / "test.jsonl"))
+    assert other != data
+    for refused in (
+        lambda: bob.attach(job["id"]),
+        lambda: bob.stop(job["id"]),
+        lambda: bob.download_model("stolen", f"{job['id']}/latest"),
+        lambda: bob.train(print, data_id=data),
+    ):
+        with pytest.raises(TrainingError):
+            refused()
+    script.communicate()
+
+
+def test_what_is_wrong_is_said(server, tmp_path):
+    client = Client(server.user("dora"))
+    (tmp_path / "bad.jsonl").write_text('{"question": "x"}\n\n{"q": 1}\n')
+    (tmp_path / "worse.jsonl").write_text('{"question": "x"}\n{"q": \n')
+    data = client.upload_data(str(server.folder / "train.jsonl"))
+    wrong = {
+        "line 3": (DataUploadError, lambda: client.upload_data(str(tmp_path / "bad.jsonl"))),
+        "line 2": (DataUploadError, lambda: client.upload_data(str(tmp_path / "worse.jsonl"))),
+        "no such": (DataUploadError, lambda: client.upload_data("nowhere.jsonl")),
+        "epochs": (InvalidConfigError, lambda: client.train(print, epochs=0, data_id=data)),
+        "no data": (TrainingError, lambda: client.train(print, data_id="other")),
+        "optimum": (InvalidConfigError, lambda: client.download_model("x", format="onnx")),
+        "train first": (TrainingError, lambda: client.download_model("x")),
+        "which data": (InvalidConfigError, lambda: Client(server.user("dora")).train(print)),
+        "AGENT_LIGHTNING_API_KEY": (
+            ServerConnectionError,
+            lambda: Client(f"http://127.0.0.1:{server.port}").jobs(),
+        ),
+        "agl server start": (
+            ServerConnectionError,
+            lambda: Client("http://127.0.0.1:1", max_retries=0).jobs(),
+        ),
+    }
+    for said, (error, call) in wrong.items():
+        with pytest.raises(error, match=said):
+            call()
+    answer = requests.post(f"{server.user('dora')}/data", json={"train": "\n", "test": ""})
+    assert (answer.status_code, answer.json()["error_type"]) == (400, "DatasetError")
