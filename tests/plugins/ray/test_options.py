@@ -1,6 +1,7 @@
 """What the strategy refuses before anything starts, and how its parts go to other machines."""
 
 import asyncio
+import math
 import pickle
 import sys
 import threading
@@ -12,7 +13,7 @@ from tests.run_agents import running
 import agl
 from agl.errors import ConfigError
 from agl_ray import strategy
-from agl_ray.actor import _LeavingStore
+from agl_ray.actor import _LeavingStore, _LeftError
 from agl_ray.strategy import RayExecutionStrategy
 
 LOCK = threading.Lock()
@@ -29,6 +30,7 @@ def agent(task: int) -> float:
         ({"runners": 0}, "runners must be at least 1; got 0"),
         ({"runners": 2, "n_runners": 3}, "runners and n_runners are one setting"),
         ({"runners": 2, "min_runners": 3}, "min_runners must be at least 1 and at most 2; got 3"),
+        ({"runners_per_actor": 0}, "runners_per_actor must be at least 1; got 0"),
         ({"resources": {"cpu": -1}}, "resources.cpu must be at least 0; got -1"),
         ({"resources": {"most": 1, "cpu": "4"}}, "resources.cpu must be a number; got '4'"),
         ({"graceful_timeout": -1}, "graceful_timeout must be at least 0; got -1"),
@@ -38,6 +40,22 @@ def agent(task: int) -> float:
 def test_what_cannot_be_is_refused(options, says):
     with pytest.raises(ConfigError, match=says):
         RayExecutionStrategy(address="local", **options).prepare()
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        ({}, 1),
+        ({"resources": {"cpu": 0.1}}, 8),
+        ({"resources": {"cpu": 0}}, 8),
+        ({"resources": {"cpu": 0.1, "gpu": 0.3}}, 3),
+        ({"resources": {"cpu": 0.1}, "runners_per_actor": 16}, 16),
+        ({"resources": {"cpu": 0.1}, "runners": 4}, 4),
+    ],
+)
+def test_actor_has_as_many_runners_as_one_cpu_or_gpu_has_room_for(options, number):
+    given = {"runners": 64, "address": "local", **options}
+    assert RayExecutionStrategy(**given).runners_per_actor == number
 
 
 def test_trainer_says_how_many(monkeypatch):
@@ -69,12 +87,12 @@ def test_what_cannot_be_pickled_is_refused():
 
 async def test_runner_leaves_once_it_was_idle_for_a_while(monkeypatch, memory_store):
     monkeypatch.setattr("agl_ray.actor.IDLE_SECONDS", 0.8)
-    stop = agl.ThreadingEvent()
-    store = _LeavingStore(memory_store, stop)
-    async with running(agent, store, event=stop) as runner, asyncio.timeout(10):
+    store = _LeavingStore(memory_store, idle_since := [0.0, math.inf], 0)
+    async with running(agent, store) as runner, asyncio.timeout(10):
         await asyncio.sleep(0.5)
         await memory_store.enqueue_rollout(1)  # it is not idle any more
         await asyncio.sleep(0.5)
-        assert not store.has_left
-        await runner
-    assert store.has_left
+        idle_since[1] = 0.0  # nor is the other of its actor busy
+        assert not runner.done()
+        with pytest.raises(_LeftError):
+            await runner

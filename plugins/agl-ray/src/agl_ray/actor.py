@@ -1,117 +1,156 @@
-"""On a node: an actor, which is a runner."""
+"""On a node: an actor, and the process that it starts, which forks runners as ``cs`` does.
+
+A process of its own, as Ray's has threads and connections that no fork may inherit.
+"""
 
 import asyncio
+import contextlib
+import math
+import multiprocessing
 import os
 import pickle
 import socket
+import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from queue import SimpleQueue
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import agl
 from agl.env import LightningEnvVar
-from agl.errors import ConfigError, StoreError
-from agl.execution.base import AT_WORK, RunnerBundle, ThreadingEvent
+from agl.errors import StoreError
+from agl.execution.base import AT_WORK, RunnerBundle
 from agl.store.forwarding import StandInStore
 from agl.utils.life_cycle import worker_name
 from agl.utils.logs import setup_logging
-from agl_processes.runner_process import FINISHED
+from agl_processes.runner_process import FINISHED, WORKING, Tell, run_as_process
+from agl_processes.supervisor import AllEnded, Report, RunnerDied, Runners
 from agl_processes.tree import start_group
 
 IDLE_SECONDS = 10.0
-"""A runner that claims so long in vain leaves."""
+"""Runners of an actor that all claim so long in vain leave."""
 LEFT = "left"
 TOKENS = (LightningEnvVar.AGL_SERVER_TOKEN.value, LightningEnvVar.AGL_GATEWAY_TOKEN.value)
 """Variables that no agent gets."""
 
 
-@dataclass(repr=False)  # Ray's lines would begin with it
-class RunnerActor:
-    """A runner; Ray calls three of its methods at once."""
+@dataclass(frozen=True)
+class Work:
+    """What an actor is for."""
 
-    worker_id: int
-    leaves: bool  # when it has nothing to do
+    numbers: range
+    """Of its runners."""
+    leaves: bool
+    """Whether it ends when they have nothing to do."""
     pickled: bytes
     store_url: str
     token: str
     path: list[str]
     variables: dict[str, str]
     log_level: int
+    timeouts: tuple[float, float]
 
-    def __post_init__(self) -> None:
+
+class RunnerActor:
+    """Passes on what its process reports; Ray calls two of its methods at once."""
+
+    def __init__(self, work: Work) -> None:
         start_group(os.getppid())  # Ray's own end of an actor may wait for the call that it is in
-        setup_logging(self.log_level)
-        sys.path += self.path
-        os.environ.update(self.variables)
-        for name in TOKENS:
-            os.environ.pop(name, None)
-        self._stop, self._began = ThreadingEvent(), SimpleQueue[bool]()
+        self._numbers = work.numbers
+        self._pipe, theirs = multiprocessing.Pipe()
+        about = {name: value for name, value in os.environ.items() if name not in TOKENS}
+        path = os.pathsep.join(filter(None, [*sys.path, *work.path]))
+        about |= {**work.variables, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-c", "from agl_ray.actor import main; main()"]
+        fd = theirs.fileno()
+        subprocess.Popen([*command, str(fd)], pass_fds=[fd], env=about)
+        theirs.close()
+        self._pipe.send(work)
 
-    def start(self) -> tuple[int, str]:
-        """Import the agent and reach the store; process id, and name in the store."""
-        how = "Ship the agent's code with runtime_env: {working_dir: ., pip: [...]}"
+    def report(self) -> Report | str:
+        """What happens next; at last ``FINISHED``, ``LEFT``, or why it cannot begin."""
         try:
-            self._runner: RunnerBundle = pickle.loads(self.pickled)
-            asyncio.run(_reach(self.store_url, self.token))
-        except Exception as error:
-            if isinstance(error, StoreError):
-                how = "Set server_host to an address of the driver's machine that nodes reach"
-            why = f"{type(error).__name__}: {error}. {how}"
-            raise ConfigError(f"node {socket.gethostname()}: {why}") from None
-        return os.getpid(), worker_name(self.worker_id)
-
-    def run(self) -> str:
-        """Run to the end: ``FINISHED``, ``LEFT``, or what the runner died of."""
-        client = agl.LightningStoreClient(self.store_url, token=self.token)
-        store = _LeavingStore(client, self._stop) if self.leaves else client
-        AT_WORK.set(lambda: self._began.put(True))
-        try:
-            asyncio.run(self._runner(store, self.worker_id, self._stop))
-        except BaseException as error:
-            return f"{type(error).__name__}: {error}"
-        finally:
-            self._began.put(False)
-        return LEFT if isinstance(store, _LeavingStore) and store.has_left else FINISHED
-
-    def has_begun(self) -> bool:
-        """Whether it has begun to serve the queue; waits until it has, or has ended."""
-        return self._began.get()
+            said: Report | str = self._pipe.recv()
+        except (EOFError, OSError):
+            os._exit(1)  # Ray says that it died, and so have its runners
+        if isinstance(said, AllEnded | str):
+            return said
+        number = self._numbers[said.worker_id]
+        if isinstance(said, RunnerDied):
+            said = replace(said, store_away=False)  # for this node alone, perhaps
+        return replace(said, worker_id=number, name=worker_name(number, said.pid))
 
     def stop(self) -> None:
         """Claim no more, and finish."""
-        self._stop.set()
+        self._pipe.send("stop")
 
 
-async def _reach(store_url: str, token: str) -> None:
-    # No method: Ray would take the actor for one of coroutines.
-    client = agl.LightningStoreClient(store_url, token=token)
+def main() -> None:
+    """Be the process that forks an actor's runners."""
+    parent, actor = os.getppid(), Connection(int(sys.argv[1]))
+    work: Work = actor.recv()
+    setup_logging(work.log_level)
+    how = "Ship the agent's code with runtime_env: {working_dir: ., pip: [...]}"
+    try:
+        runner: RunnerBundle = pickle.loads(work.pickled)
+        asyncio.run(_reach(work))
+    except Exception as error:
+        if isinstance(error, StoreError):
+            how = "Set server_host to an address of the driver's machine that nodes reach"
+        why = f"{type(error).__name__}: {error}. {how}"
+        actor.send(f"ConfigError: node {socket.gethostname()}: {why}")
+        return
+    fork = multiprocessing.get_context("fork")
+    stop = agl.MultiprocessingEvent(ctx=fork)
+    idle_since = fork.RawArray("d", [math.inf] * len(work.numbers))
+
+    def run(place: int, tell: Tell) -> None:
+        async def serve() -> None:
+            client: agl.LightningStore
+            client = agl.LightningStoreClient(work.store_url, token=work.token)
+            if work.leaves:
+                client = _LeavingStore(client, idle_since, place)
+            with contextlib.suppress(_LeftError):
+                await runner(client, work.numbers[place], stop)
+
+        AT_WORK.set(lambda: tell(WORKING))
+        run_as_process(serve, tell)
+
+    Runners(fork, run, len(work.numbers), stop, *work.timeouts).supervise(actor, parent)
+    with contextlib.suppress(OSError):  # the actor has gone
+        actor.send(LEFT if max(idle_since) < math.inf else FINISHED)
+
+
+async def _reach(work: Work) -> None:
+    client = agl.LightningStoreClient(work.store_url, token=work.token)
     await client.check_health()
     await client.close()
 
 
+class _LeftError(Exception):
+    """A runner has nothing to do any more, and so have those beside it."""
+
+
 class _LeavingStore(StandInStore):
-    """A runner's store, which stops a runner that has been idle for a while."""
+    """A runner's store, which ends it when all runners of its actor have been idle for a while."""
 
-    has_left = False
-
-    def __init__(self, store: agl.LightningStore, stop: ThreadingEvent) -> None:
+    def __init__(self, store: agl.LightningStore, idle_since: Any, place: int) -> None:
         super().__init__(store)
-        self._stop = stop
-        self._idle_since: float | None = None
+        self._idle_since, self._place = idle_since, place
+        idle_since[place] = math.inf
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         if operation != "dequeue_many_rollouts":
             return await super().call(operation, arguments)
-        self._idle_since = self._idle_since or time.monotonic()
+        began = min(time.monotonic(), self._idle_since[self._place])
         arguments["wait_seconds"] = min(arguments["wait_seconds"], IDLE_SECONDS)
         answer = await super().call(operation, arguments)
-        if answer:
-            self._idle_since = None
-        elif time.monotonic() - self._idle_since >= IDLE_SECONDS:
+        if not answer and time.monotonic() - began >= IDLE_SECONDS:
             worker = await self._store.get_worker_by_id(arguments["worker_id"])
-            if worker is None or worker.current_rollout_id is None:
-                self.has_left = True
-                self._stop.set()
+            if worker is not None and worker.current_rollout_id is not None:
+                began = math.inf
+        self._idle_since[self._place] = math.inf if answer else began
+        if time.monotonic() - max(self._idle_since) >= IDLE_SECONDS:
+            raise _LeftError
         return answer

@@ -5,6 +5,7 @@ Ray ends a process that loses its cluster, and survives no fork; so the run's ow
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -20,12 +21,14 @@ import agl
 from agl.errors import ConfigError, StoreError
 from agl_processes.runner_process import FINISHED
 from agl_processes.supervisor import MAX_VAIN_STARTS, AllEnded, RunnerDied, RunnerStarted
-from agl_ray.actor import LEFT, TOKENS, RunnerActor
+from agl_ray.actor import LEFT, TOKENS, RunnerActor, Work
 
 LOOK_SECONDS = 1.0
 """How often the queue is looked at, and whether the run has ended while Ray connects."""
 CONNECT_SECONDS = 15.0
 """Within them somebody must take a connection at the cluster's address."""
+END_SECONDS = 3.0
+"""How much longer than its runners an actor may take to end."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Job:
     actor_options: dict[str, Any]
     n_runners: int
     min_runners: int
-    graceful_timeout: float
-    work: tuple[Any, ...]  # for ``RunnerActor``
+    runners_per_actor: int
+    timeouts: tuple[float, float]
+    work: tuple[Any, ...]  # the rest of ``Work``
     reader_token: str
 
 
@@ -103,31 +107,41 @@ class _Actors:
 
         self._ray, self._job, self._run = ray, job, run
         # Ray restarts none: each death is reported, and another actor takes its place, anywhere.
-        options = {"max_restarts": 0, "max_concurrency": 3, **job.actor_options}
+        options = {"max_restarts": 0, "max_concurrency": 2, **job.actor_options}
         self._actor = ray.remote(RunnerActor).options(**options)
         self._running: dict[int, Any] = {}
-        self._starting: set[int] = set()
-        self._queued, self._has_worked, self._end = 0, False, asyncio.Event()
+        """Actors whose runners have begun, by the first of these."""
+        self._starting: dict[int, int] = {}
+        """How many runners are on their way."""
+        self._queued, self._has_run, self._end = 0, False, asyncio.Event()
         self.because: str | None = None
         """Why there are no actors, where Ray refuses them."""
 
     async def keep(self) -> None:
         """Keep the actors to the end."""
         asyncio.get_running_loop().add_reader(self._run.fileno(), self._hear)
-        tasks = [asyncio.create_task(self._keep_one(one)) for one in range(self._job.n_runners)]
+        job, size = self._job, self._job.runners_per_actor
+        bounds = 0, job.min_runners, job.n_runners
+        tasks = {
+            first: asyncio.create_task(self._keep_one(range(first, min(first + size, end))))
+            for begin, end in itertools.pairwise(bounds)
+            for first in range(begin, end, size)
+        }
         following = asyncio.create_task(self._follow_queue())
-        over = [asyncio.create_task(asyncio.wait(tasks)), asyncio.create_task(self._end.wait())]
+        ends = asyncio.create_task(self._end.wait())
+        over = [asyncio.create_task(asyncio.wait(tasks.values())), ends]
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        self._end.set()
         following.cancel()
-        for number, task in enumerate(tasks):
-            if number in self._running:
-                self._running[number].stop.remote()
+        for first, task in tasks.items():
+            if first in self._running:
+                self._running[first].stop.remote()
             else:  # its actor may have no place yet
                 task.cancel()
-        await asyncio.wait(tasks, timeout=self._job.graceful_timeout)
-        for task in tasks:
+        await asyncio.wait(tasks.values(), timeout=sum(job.timeouts) + END_SECONDS)
+        for task in tasks.values():
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.wait(tasks.values())
 
     def _hear(self) -> None:
         try:
@@ -144,28 +158,29 @@ class _Actors:
                 self._queued = queued.total
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _keep_one(self, number: int) -> None:
-        """Have a runner of this number while there is work for it, until it has ended for good."""
-        leaves = number >= self._job.min_runners
-        vain_starts = 0
-        while vain_starts < MAX_VAIN_STARTS and not self._end.is_set():
-            while leaves and self._queued <= len(self._starting):  # noqa: ASYNC110 - no event
+    async def _keep_one(self, numbers: range) -> None:
+        """Have an actor of these runners while there is work for it, until they end for good."""
+        first, leaves = numbers[0], numbers[0] >= self._job.min_runners
+        vain_starts, why = 0, LEFT
+        while vain_starts < MAX_VAIN_STARTS and why != FINISHED and not self._end.is_set():
+            while leaves and self._queued <= sum(self._starting.values()):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(LOOK_SECONDS)
-            self._starting.add(number)
+            self._starting[first] = len(numbers)
             actor: Any = None
-            worked, pid, name = False, 0, "which had not begun"
+            has_run, running = False, dict[int, RunnerStarted]()
             try:
-                actor = self._actor.remote(number, leaves, *self._job.work)
-                pid, name = await _answer(actor.start.remote())
-                self._running[number] = actor
-                self._run.send(RunnerStarted(number, pid, name))
-                end = actor.run.remote()
-                worked = await _answer(actor.has_begun.remote())
-                self._has_worked |= worked
-                self._starting.discard(number)
-                why = await _answer(end)
+                actor = self._actor.remote(Work(numbers, leaves, *self._job.work))
+                while not isinstance(said := await _answer(actor.report.remote()), str):
+                    running.pop(getattr(said, "worker_id", -1), None)
+                    if isinstance(said, RunnerStarted):
+                        running[said.worker_id] = said
+                        self._running[first], self._has_run, has_run = actor, True, True
+                        self._starting.pop(first, None)
+                    if not isinstance(said, AllEnded):
+                        self._run.send(said)
+                why = said
             except asyncio.CancelledError:
-                why = "it did not end within graceful_timeout" if pid else FINISHED
+                why = "it did not end within graceful_timeout" if running else FINISHED
             except self._ray.exceptions.RayError as error:
                 why = " ".join(str(getattr(error, "cause", error)).split())[:500]
             except Exception as error:
@@ -176,17 +191,21 @@ class _Actors:
                 self._end.set()
                 return
             finally:
-                self._running.pop(number, None)
-                self._starting.discard(number)
+                self._running.pop(first, None)
+                self._starting.pop(first, None)
                 with contextlib.suppress(Exception):  # it is gone
                     self._ray.kill(actor)
-            if why == FINISHED:
-                return
-            if why != LEFT:
-                vain_starts = 0 if worked else vain_starts + 1
-                given_up = vain_starts == MAX_VAIN_STARTS
-                self._run.send(RunnerDied(number, pid, why, given_up, name=name))
-        if not self._has_worked:  # nor would the others
+            if why in (FINISHED, LEFT):
+                continue
+            vain_starts = 0 if has_run else vain_starts + 1
+            given_up = vain_starts == MAX_VAIN_STARTS
+            lost = list(running.values())
+            if not has_run:
+                lost = [RunnerStarted(first, 0, "which had not begun")]
+            for one in lost:
+                died = RunnerDied(one.worker_id, one.pid, why, given_up, name=one.name)
+                self._run.send(died)
+        if not self._has_run:  # nor would the others
             self._end.set()
 
 

@@ -22,18 +22,20 @@ from agl_http.addresses import ELSEWHERE, own_address
 from agl_http.tokens import issue_token
 from agl_processes.reports import Reports
 from agl_processes.supervisor import Supervisor
-from agl_ray.cluster import Job, start
+from agl_ray.cluster import END_SECONDS, Job, start
 
 ON_NODES = ("AGL_CONCURRENCY", "AGL_DISABLE_PLUGINS", "AGL_EMITTER_DEBUG", "AGL_STRICT_PLUGINS")
 """Variables that go along."""
+MOST_BY_ITSELF = 8
+"""So many runners share an actor, where nobody says how many."""
 
 
 class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
-    """The algorithm serves the store over HTTP; runners are actors on the nodes of a Ray cluster.
+    """The algorithm serves the store over HTTP; runners are on the nodes of a Ray cluster.
 
-    What an actor or a node was running when it died ends as ``unresponsive`` with a ``lost``
-    failure, and runs again if the rollout's configuration says so; another actor takes its place,
-    on any node.
+    Ray places actors, and each forks runners, as ``cs`` does. What a runner, an actor or a node was
+    running when it died ends as ``unresponsive`` with a ``lost`` failure, and runs again if the
+    rollout's configuration says so; another takes its place, on any node.
 
     Args:
         runners: How many runners; with ``min_runners``, at most.
@@ -44,11 +46,14 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             this machine for as long as the run takes.
         resources: What a runner takes: ``cpu`` (1 if left out), ``gpu``, ``memory`` in bytes, and
             names of your own.
+        runners_per_actor: How many runners, each a process, share an actor, and so a node. None
+            takes as many as one CPU, or one of whatever ``resources`` names, has room for, at
+            most 8.
         runtime_env: What Ray brings to the nodes: ``working_dir``, ``pip``, ``env_vars`` and so on.
         server_host: Address of this machine that nodes reach, where the store is served. None reads
             ``AGL_SERVER_HOST``; without it, it is the one from which the cluster is reached.
         server_port: 0 takes a free one. None reads ``AGL_SERVER_PORT``, and is 0 without it.
-        graceful_timeout: Seconds that runners get to finish at the end.
+        graceful_timeout: Seconds that running rollouts get to finish at the end.
         n_runners: The same as ``runners``.
 
     Raises:
@@ -61,6 +66,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         min_runners: int | None = None,
         address: str | None = None,
         resources: Mapping[str, float] | None = None,
+        runners_per_actor: int | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         server_host: str | None = None,
         server_port: int | None = None,
@@ -73,9 +79,12 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         check: Any = check_numbers
         check(name, whole=True, least=1, runners=most)
         check(name, whole=True, optional=True, least=1, most=most, min_runners=min_runners)
+        check(name, whole=True, optional=True, least=1, runners_per_actor=runners_per_actor)
         amounts = {f"resources.{one}": amount for one, amount in (resources or {}).items()}
         check(name, least=0, graceful_timeout=graceful_timeout, **amounts)
-        self.resources, self.runtime_env = dict(resources or {}), dict(runtime_env or {})
+        self.resources, self.runtime_env = {"cpu": 1, **(resources or {})}, dict(runtime_env or {})
+        room = int(1 / max(*self.resources.values(), 1 / MOST_BY_ITSELF) + 1e-9)
+        self.runners_per_actor = min(runners_per_actor or max(1, room), most)
         self.min_runners = min_runners
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host)
@@ -94,7 +103,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         return Supervisor(
             start,
             stop,
-            self.graceful_timeout + self.terminate_timeout,
+            self.graceful_timeout + self.terminate_timeout + END_SECONDS,
             on_report=reports.deliver,
             lost=f"the Ray cluster at {self.address} is lost, as when its head dies",
         )
@@ -103,13 +112,14 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         reached: Any = store
         is_served = isinstance(store, agl.LightningStoreServer)
         url = reached.address if is_served else reached.server_address
-        amounts = {"cpu": 1, **self.resources}
+        amounts = {name: one * self.runners_per_actor for name, one in self.resources.items()}
         options = {f"num_{one}s": amounts.pop(one, 0) for one in ("cpu", "gpu")}
         options |= {"memory": int(amounts.pop("memory", 0)) or None, "resources": amounts}
         # With a working_dir the nodes have code of their own; else they may share this machine's.
         path = [] if "working_dir" in self.runtime_env else sys.path
         path = [one for one in path if not one.startswith((sys.prefix, sys.base_prefix))]
         variables = {name: os.environ[name] for name in ON_NODES if name in os.environ}
+        timeouts = self.graceful_timeout, self.terminate_timeout
         token, level = await issue_token(store, "runner"), logging.getLogger("agl").level
         job = Job(
             self.address,
@@ -117,8 +127,9 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             options,
             self.n_runners,
             self.min_runners or self.n_runners,
-            self.graceful_timeout,
-            (self._pickled, url, token, path, variables, level),
+            self.runners_per_actor,
+            timeouts,
+            (self._pickled, url, token, path, variables, level, timeouts),
             await issue_token(store, "reader"),
         )
         supervisor.send(job)

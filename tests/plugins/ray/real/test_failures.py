@@ -58,22 +58,28 @@ def attempts_in(scene):
     return asyncio.run(find())
 
 
-def actor(cluster, process):
-    assert "RunnerActor" in " ".join(process.cmdline())
+def runner(cluster, process):
     process.kill()
 
 
+def actor(cluster, process):
+    the_actor = process.parent().parent()
+    assert "RunnerActor" in " ".join(the_actor.cmdline())
+    the_actor.kill()
+
+
 def node(cluster, process):
+    node_of_it = process.parent().parent().ppid()
     dying = next(
         node
         for node in cluster.list_all_nodes()
-        if process.ppid() == node.all_processes["raylet"][0].process.pid
+        if node_of_it == node.all_processes["raylet"][0].process.pid
     )
     cluster.add_node(**NODE, num_cpus=4)
     cluster.remove_node(dying, allow_graceful=False)
 
 
-@pytest.mark.parametrize(("kill", "most"), [(actor, 1), (node, 4)])
+@pytest.mark.parametrize(("kill", "most"), [(runner, 1), (actor, 2), (node, 4)])
 def test_what_dies_costs_its_rollouts_in_flight_one_attempt(scene, cluster, kill, most):
     run = scene.start(run_of(cluster.address, tasks=16, seconds=2.0))
     kill(cluster, pid_of(scene, 5))
@@ -92,7 +98,7 @@ def test_runner_whose_process_dies_at_its_start_is_given_up(scene, cluster):
     )
     code, _, errors = scene.run(body.replace("**options)", "**options, tracer=tracer)"))
     assert code == 1
-    assert "is given up: The actor died unexpectedly" in errors
+    assert "is given up: it died before its first rollout, again and again: exit code 0" in errors
     assert "no runner is left" in errors
 
 
