@@ -13,7 +13,8 @@ from agl_http.commands import port_option
 _PLACE: Any = {"default": "agl-server", "show_default": True, "type": click.Path(path_type=Path)}
 folder_option = click.option("--folder", **_PLACE, help="Of the server: users, data, jobs.")
 _URL: Any = {"envvar": "AGENT_LIGHTNING_SERVER_URL", "show_envvar": True}
-url_option = click.option("--url", **_URL, help="Of the training server.")
+_URL_HELP = "Of the training server, with the token, which may stand in AGENT_LIGHTNING_API_KEY."
+url_option = click.option("--url", **_URL, help=_URL_HELP)
 
 
 @click.group("server")
