@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,17 @@ TOO_LONG: set[str] = set()
 def projects() -> list[dict[str, Any]]:
     files = [root / "pyproject.toml" for root in DISTRIBUTIONS]
     return [tomllib.loads(file.read_text("utf-8"))["project"] for file in files]
+
+
+def test_what_git_keeps_is_written_here():
+    """Somebody else's packages are installed, and what programs make is made again."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("no clone of git")
+    kept = [ROOT / name for name in filter(None, listed.stdout.split("\0"))]
+    there = [path for path in kept if path.is_file()]
+    assert [path for path in there if {"node_modules", "__pycache__", "dist"} & {*path.parts}] == []
+    assert [path for path in there if path.stat().st_size > 500_000] == []
 
 
 def test_top_level_has_few_rooms():
