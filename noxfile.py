@@ -641,6 +641,17 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def typescript(session: nox.Session) -> None:
+    """The client in TypeScript, compiled, against a real training server; needs Node and npm."""
+    needs = ("agl-inspect", "agl-service[server]", "agl-torch[model]", "agl-gateway")
+    install(session, TORCH, CORE, *needs, *TEST_TOOLS[:3])
+    with session.chdir("clients/typescript"):
+        session.run("npm", "install", "--no-audit", "--no-fund", external=True)
+    file = "tests/plugins/service/test_typescript.py"
+    session.run("pytest", "-W", "default", file, "-m", "nightly or not nightly", env=QUIET)
+
+
+@nox.session
 def dist(session: nox.Session) -> None:
     """Build every package to a wheel and a source archive in dist/, check them, and use them."""
     shutil.rmtree("dist", ignore_errors=True)
@@ -666,7 +677,7 @@ NIGHTLY = (
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("vllm", "ray", "containers", "peer", "tracers", "trackers")),
-    *((name,) for name in ("examples", "calc-x", "dist")),
+    *((name,) for name in ("examples", "calc-x", "dist", "typescript")),
     *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -695,6 +706,7 @@ def nightly(session: nox.Session) -> None:
     ui                 the web page in a real Chromium
     docs               the site: broken links, and pages that docs/toc.yml does not name
     dist               wheels of all packages, checked and used in a clean environment
+    typescript         the client of agl-service in TypeScript
     deploy             what agl launch writes, in a real Slurm and for SkyPilot; docs/deploy/
     pythons            the core on Python 3.12 and 3.13
     benchmarks         each once and short, with 0.3.0 and another tree beside it

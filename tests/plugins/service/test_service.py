@@ -1,7 +1,11 @@
 """A training server in a process of its own, with a real run, and clients that are really there."""
 
+import itertools
 import json
 import signal
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import requests
@@ -95,5 +99,33 @@ def test_what_is_wrong_is_said(server, tmp_path):
     for said, (error, call) in wrong.items():
         with pytest.raises(error, match=said):
             call()
-    answer = requests.post(f"{server.user('dora')}/data", json={"train": "\n", "test": ""})
+    post = partial(requests.post, f"{server.user('dora')}/data")
+    answer = post(json={"train": "\n", "test": ""})
     assert (answer.status_code, answer.json()["error_type"]) == (400, "DatasetError")
+    answer = post(data=itertools.repeat(bytes(2**20), 257))
+    assert (answer.status_code, answer.json()["error_type"]) == (413, "BodyTooLarge")
+
+
+class BreaksOff(BaseHTTPRequestHandler):
+    """A server that dies in the middle of a checkpoint."""
+
+    def do_GET(self) -> None:
+        job = {"id": "j", "best": "", "checkpoints": {"step-000001": ["model.safetensors"]}}
+        body = json.dumps([job]).encode() if self.path == "/jobs" else b"half"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body) * (1 if self.path == "/jobs" else 2)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_download_that_breaks_off_leaves_no_model(tmp_path):
+    there = HTTPServer(("127.0.0.1", 0), BreaksOff)
+    threading.Thread(target=there.serve_forever).start()
+    try:
+        client = Client(f"http://127.0.0.1:{there.server_port}")
+        with pytest.raises(ServerConnectionError, match="no whole one"):
+            client.download_model(str(tmp_path))
+    finally:
+        there.shutdown()
+        there.server_close()
+    assert not (tmp_path / "model.safetensors").exists()

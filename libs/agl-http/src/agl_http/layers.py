@@ -246,8 +246,8 @@ async def _too_large(send: Send, what: str, limit: int) -> None:
     await answer(
         send,
         413,
-        f"{what}; this server takes {limit}. Send fewer records at once, or start the server with "
-        "a larger max_body_bytes",
+        f"{what}; this server takes {limit}. Send fewer records at once, or start a store's "
+        "server or a gateway with a larger max_body_bytes",
         "BodyTooLarge",
         (b"connection", b"close"),
     )

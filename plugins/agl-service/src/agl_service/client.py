@@ -3,6 +3,8 @@
 import json
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -218,8 +220,10 @@ class Client:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         for file in files:
             answer = self._request("GET", f"/jobs/{job}/checkpoints/{name}/{file}")
-            with Path(output_dir, file).open("wb") as out:
+            partial = Path(output_dir, f".{file}.partial")
+            with _answering(self._url), partial.open("wb") as out:
                 out.writelines(answer.iter_content(2**20))
+            partial.replace(Path(output_dir, file))
 
     def jobs(self) -> list[dict[str, Any]]:
         """Your jobs, the oldest first: ``id``, ``kind``, ``state``, ``step``, rewards."""
@@ -282,13 +286,9 @@ class Client:
 
     def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
         about: dict[str, Any] = {"json": body, "timeout": self.timeout, "stream": True}
-        try:
+        with _answering(self._url):
             answer = self._session.request(method, self._url + path, **about)
             error = None if answer.ok else error_of(answer.status_code, answer.json(), self._url)
-        except requests.RequestException as failure:
-            raise ServerConnectionError(
-                f"{self._url}: no answer ({failure}). If no server runs: agl server start"
-            ) from None
         if error is None:
             return answer
         if answer.status_code == 401 or answer.status_code >= 500:
@@ -299,6 +299,17 @@ class Client:
         kinds: dict[type[AglError], type[AglError]]
         kinds = {DatasetError: DataUploadError, UnknownRecordError: TrainingError}
         raise kinds.get(type(error), InvalidConfigError)(str(error))
+
+
+@contextmanager
+def _answering(url: str) -> Generator[None]:
+    """A block in which a server has to answer, to the end."""
+    try:
+        yield
+    except requests.RequestException as failure:
+        raise ServerConnectionError(
+            f"{url}: no answer, or no whole one ({failure}). If no server runs: agl server start"
+        ) from None
 
 
 def _read(file: str) -> str:

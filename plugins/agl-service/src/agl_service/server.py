@@ -18,7 +18,7 @@ from pydantic import Field
 from agl.errors import AglError, ConfigError, DatasetError, UnknownRecordError
 from agl.plugins.parts import plan_part
 from agl.plugins.schema import schema_of
-from agl_http.layers import GRANT, App, Authenticated, ErrorGuard
+from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, status_of
 from agl_learning.reports.run_metrics import RunMetrics
@@ -36,6 +36,7 @@ VARIABLES = {
     **dict.fromkeys(("LIGHTNING_BATCH_SIZE", "LIGHTNING_ENABLE_AIR", "LIGHTNING_MAX_RETRIES"), ""),
 }
 """Variable -> option of the algorithm; those without one are refused."""
+MAX_UPLOAD_BYTES = 2**28
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -150,7 +151,8 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
     def user_of(authorization: bytes) -> str | None:
         return read_users(jobs.folder).get(token_in(authorization))
 
-    return ErrorGuard(Authenticated(api, user_of, frozenset()), lambda *_: None)
+    whole = WholeBody(api, MAX_UPLOAD_BYTES)
+    return ErrorGuard(Authenticated(whole, user_of, frozenset()), lambda *_: None)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -176,7 +178,7 @@ def _checkpoints(run: Path) -> list[Path]:
 
 def _files(checkpoint: Path) -> list[str]:
     """Without what serves only to go on with the training."""
-    return [file.name for file in checkpoint.iterdir() if file.suffix != ".pt"]
+    return [one.name for one in checkpoint.iterdir() if one.is_file() and one.suffix != ".pt"]
 
 
 def read_users(folder: Path) -> dict[str, str]:

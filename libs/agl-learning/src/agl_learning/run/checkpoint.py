@@ -218,6 +218,11 @@ def _warn_of_damage(folder: Path, found: str) -> None:
     logger.warning("the checkpoint %s is damaged and is left out: %s", folder, found)
 
 
+def name_of(step: int) -> str:
+    """How the folder of its checkpoint is called."""
+    return f"step-{step:06d}"
+
+
 def set_aside(root: Path, step: int) -> None:
     """Give those after a step another name: the run has gone back behind them, and goes on."""
     for folder in newest_first(root):
@@ -233,7 +238,7 @@ def best_checkpoint(
     root: Path, val_rewards: Sequence[tuple[int, float | None]]
 ) -> tuple[Path, float] | None:
     """The whole one with the best held-out reward, and that; of equals the newest."""
-    rewards = {f"step-{step:06d}": reward for step, reward in val_rewards if reward is not None}
+    rewards = {name_of(step): reward for step, reward in val_rewards if reward is not None}
     known = [(at, rewards[at.name]) for at in whole_checkpoints(root) if at.name in rewards]
     return max(known, key=lambda one: one[1], default=None)
 

@@ -17,7 +17,7 @@ from agl_learning.collect.collector import AS_ASKED
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
-from agl_learning.run.checkpoint import Progress, making, note_again, remove_older
+from agl_learning.run.checkpoint import Progress, making, name_of, note_again, remove_older
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.opening import open_run
 from agl_learning.trainer.runners import RunnersOfRun
@@ -207,7 +207,7 @@ class Loop:
             **training.progress(),
             **session.requests.progress(),
         )
-        folder = session.folder / "checkpoints" / f"step-{number:06d}"
+        folder = session.folder / "checkpoints" / name_of(number)
 
         def write() -> None:
             session.report.sync()
