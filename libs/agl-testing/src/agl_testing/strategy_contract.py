@@ -10,8 +10,8 @@ An author of a strategy writes one class:
         def strategy(self):
             return MyStrategy(n_runners=2)
 
-The fixture's strategy has two runners or more, and gives them as long to finish as a busy machine may
-need: ten seconds, say. Algorithm and runners meet only in the store, so they may run anywhere.
+The fixture's strategy has two runners or more, and gives them as long to finish as a busy machine
+may need: ten seconds, say. Algorithm and runners meet only in the store, so they may run anywhere.
 """
 
 import asyncio

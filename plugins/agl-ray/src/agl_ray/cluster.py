@@ -109,8 +109,8 @@ class _Actors:
         # Ray restarts none: each death is reported, and another actor takes its place, anywhere.
         options = {"max_restarts": 0, "max_concurrency": 2, **job.actor_options}
         self._actor = ray.remote(RunnerActor).options(**options)
-        self._running: dict[int, Any] = {}
-        """Actors whose runners have begun, by the first of these."""
+        self._actors: dict[int, Any] = {}
+        """Each that Ray has taken, by the first of its runners."""
         self._starting: dict[int, int] = {}
         """How many runners are on their way."""
         self._queued, self._has_run, self._end = 0, False, asyncio.Event()
@@ -133,10 +133,11 @@ class _Actors:
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
         self._end.set()
         following.cancel()
+        asked = {first: _answer(one.stop.remote()) for first, one in self._actors.items()}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=END_SECONDS)
         for first, task in tasks.items():
-            if first in self._running:
-                self._running[first].stop.remote()
-            else:  # its actor may have no place yet
+            if first not in asked or not asked[first].done():  # its actor may have no place yet
                 task.cancel()
         await asyncio.wait(tasks.values(), timeout=sum(job.timeouts) + END_SECONDS)
         for task in tasks.values():
@@ -170,11 +171,12 @@ class _Actors:
             has_run, running = False, dict[int, RunnerStarted]()
             try:
                 actor = self._actor.remote(Work(numbers, leaves, *self._job.work))
+                self._actors[first] = actor
                 while not isinstance(said := await _answer(actor.report.remote()), str):
                     running.pop(getattr(said, "worker_id", -1), None)
                     if isinstance(said, RunnerStarted):
                         running[said.worker_id] = said
-                        self._running[first], self._has_run, has_run = actor, True, True
+                        self._has_run = has_run = True
                         self._starting.pop(first, None)
                     if not isinstance(said, AllEnded):
                         self._run.send(said)
@@ -191,7 +193,7 @@ class _Actors:
                 self._end.set()
                 return
             finally:
-                self._running.pop(first, None)
+                self._actors.pop(first, None)
                 self._starting.pop(first, None)
                 with contextlib.suppress(Exception):  # it is gone
                     self._ray.kill(actor)
@@ -209,8 +211,8 @@ class _Actors:
             self._end.set()
 
 
-async def _answer(reference: Any) -> Any:
+def _answer(reference: Any) -> asyncio.Future[Any]:
     answer = asyncio.wrap_future(reference.future())
     # Ray answers also who has left, and then nobody asks for an error.
     answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
-    return await asyncio.shield(answer)
+    return asyncio.shield(answer)

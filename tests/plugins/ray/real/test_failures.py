@@ -135,6 +135,34 @@ def test_run_that_finds_no_place_ends_when_it_is_asked(scene, cluster):
     assert wait_until(lambda: scene.left() == [])
 
 
+LATE = """
+import agl_ray.cluster
+
+def make():
+    class Late(agl_ray.cluster.RunnerActor):  # of this function, so that Ray ships it
+        def report(self):
+            import time
+            time.sleep(0 if hasattr(self, "has_slept") else 3)
+            self.has_slept = True
+            return super().report()
+
+    return Late
+
+agl_ray.cluster.RunnerActor = make()
+"""
+
+
+def test_runner_whose_start_is_not_known_yet_finishes(scene, cluster, monkeypatch):
+    """On a busy machine, what its actor reports comes after the run's end."""
+    (scene.folder / "sitecustomize.py").write_text(LATE)
+    monkeypatch.setenv("PYTHONPATH", str(scene.folder))
+    run = scene.start(run_of(cluster.address, tasks=1, seconds=1.0))
+    pid_of(scene, 0)
+    run.terminate()
+    assert run.wait(timeout=60) == 143, scene.errors.read_text()
+    assert attempts_in(scene) == [("succeeded", ["succeeded"])]
+
+
 def test_a_killed_run_takes_its_runners_along(scene, cluster):
     run = scene.start(run_of(cluster.address, tasks=1000))
     runner = pid_of(scene, 2)
