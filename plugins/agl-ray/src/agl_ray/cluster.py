@@ -19,14 +19,19 @@ from typing import Any
 
 import agl
 from agl.errors import ConfigError, StoreError
+from agl.utils.logs import setup_logging
 from agl_processes.runner_process import FINISHED
 from agl_processes.supervisor import MAX_VAIN_STARTS, AllEnded, RunnerDied, RunnerStarted
 from agl_ray.actor import LEFT, TOKENS, RunnerActor, Work
+
+logger = logging.getLogger("agl.ray")
 
 LOOK_SECONDS = 1.0
 """How often the queue is looked at, and whether the run has ended while Ray connects."""
 CONNECT_SECONDS = 15.0
 """Within them somebody must take a connection at the cluster's address."""
+ROOM_SECONDS = 10.0
+"""So long an actor may wait for a place before the run says so."""
 END_SECONDS = 3.0
 """How much longer than its runners an actor may take to end."""
 
@@ -63,6 +68,7 @@ def main() -> None:
     if isinstance(job, str):  # "stop"
         return
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # every line of every runner, as under ``cs``
+    setup_logging(job.work[5])
     because, connected = None, threading.Event()
     threading.Thread(target=_leave_with, args=(run, connected), daemon=True).start()
     try:
@@ -127,12 +133,13 @@ class _Actors:
             for begin, end in itertools.pairwise(bounds)
             for first in range(begin, end, size)
         }
-        following = asyncio.create_task(self._follow_queue())
+        beside = [asyncio.create_task(one) for one in (self._follow_queue(), self._look_for_room())]
         ends = asyncio.create_task(self._end.wait())
         over = [asyncio.create_task(asyncio.wait(tasks.values())), ends]
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
         self._end.set()
-        following.cancel()
+        for task in beside:
+            task.cancel()
         asked = {first: _answer(one.stop.remote()) for first, one in self._actors.items()}
         if asked:
             await asyncio.wait(asked.values(), timeout=END_SECONDS)
@@ -158,6 +165,30 @@ class _Actors:
                 queued = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
                 self._queued = queued.total
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look_for_room(self) -> None:
+        """Say once that runners wait for a place; Ray itself says little of it."""
+        waiting: set[int] = set()
+        while not waiting:
+            began = set(self._starting)
+            await asyncio.sleep(ROOM_SECONDS)
+            waiting = began & set(self._starting)
+        options = self._job.actor_options
+        wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+        wanted = {name: amount for name, amount in wanted.items() if amount}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        has = "; ".join(str({name: node.get(name, 0) for name in wanted}) for node in nodes[:8])
+        number, size = sum(self._starting.values()), self._job.runners_per_actor
+        why = (
+            f"{number} of {self._job.n_runners} runners have had no place for {ROOM_SECONDS:g} s. "
+            f"An actor of {size} takes {wanted}; nodes of {self._job.address} have {has}"
+        )
+        fits = any(all(node.get(one, 0) >= wanted[one] for one in wanted) for node in nodes)
+        if self._job.address == "local" and not fits:  # and no node will come
+            self.because = f"{why}. Lower strategy.resources"
+            self._end.set()
+        else:
+            logger.warning("%s. They start once there is room", why)
 
     async def _keep_one(self, numbers: range) -> None:
         """Have an actor of these runners while there is work for it, until they end for good."""

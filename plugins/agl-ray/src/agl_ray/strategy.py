@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -83,6 +84,12 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         amounts = {f"resources.{one}": amount for one, amount in (resources or {}).items()}
         check(name, least=0, graceful_timeout=graceful_timeout, **amounts)
         self.resources, self.runtime_env = {"cpu": 1, **(resources or {})}, dict(runtime_env or {})
+        for one in self.resources:
+            if (ours := one.lower()) in ("cpu", "gpu", "memory") and one != ours:
+                raise ConfigError(f"{name}: resources has no {one!r}; write {ours!r}")
+        folder = self.runtime_env.get("working_dir", ".")
+        if "://" not in folder and not Path(folder).exists():
+            raise ConfigError(f"{name}: runtime_env.working_dir: there is no {folder!r} here")
         room = int(1 / max(*self.resources.values(), 1 / MOST_BY_ITSELF) + 1e-9)
         self.runners_per_actor = min(runners_per_actor or max(1, room), most)
         self.min_runners = min_runners

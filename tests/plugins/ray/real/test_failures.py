@@ -118,7 +118,6 @@ WAITS = """
 @agl.algo
 async def algorithm(store):
     rollout = await store.enqueue_rollout(0)
-    (HERE / "queued").touch()
     await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
 
 options = {{"type": "ray", "address": "{address}", "resources": {{"cpu": 100}}, "runners": 4}}
@@ -128,7 +127,8 @@ trainer(algorithm, **options).fit(agent)
 
 def test_run_that_finds_no_place_ends_when_it_is_asked(scene, cluster):
     run = scene.start(WAITS.format(address=cluster.address))
-    assert wait_until(lambda: (scene.folder / "queued").exists()), scene.errors.read_text()
+    says = "4 of 4 runners have had no place for 10 s. An actor of 1 takes {'CPU': 100.0}"
+    assert wait_until(lambda: says in scene.errors.read_text()), scene.errors.read_text()
     run.terminate()
     assert run.wait(timeout=60) == 143, scene.errors.read_text()
     assert "does not end" not in scene.errors.read_text()
@@ -195,6 +195,7 @@ def test_agents_of_a_ray_of_this_machine_have_no_token(scene, monkeypatch):
     [
         ('"address": "127.0.0.1:9"', "the Ray cluster at 127.0.0.1:9: ConnectionRefusedError"),
         ('"address": "local", "resources": {{"gpu": 1.5}}', "Ray starts no actor: ValueError"),
+        ('"address": "local", "resources": {{"cpu": 1000}}', "1 of 1 runners have had no place"),
         ('"address": "local", "runtime_env": {{"workingdir": "."}}', "has no 'workingdir'. Known"),
     ],
 )
