@@ -74,11 +74,12 @@ def user(name: str, folder: Path) -> None:
 def status(folder: Path) -> None:
     """Print address and process of the server, and its jobs."""
     from agl.cli.shared import print_table
+    from agl_service.jobs import RECORD, read_job
 
     click.echo(" ".join(f"{name} {value}" for name, value in _running(folder).items()))
-    jobs = [json.loads(one.read_text()) for one in sorted(folder.glob("*/jobs/*/job.json"))]
+    jobs = [read_job(one) for one in sorted(folder.glob(f"*/jobs/*/{RECORD}"))]
     about = ("id", "user", "kind", "state", "error")
-    print_table(about, [[job[name] for name in about] for job in jobs])
+    print_table(about, [[getattr(job, name) for name in about] for job in jobs])
 
 
 @server.command("stop")

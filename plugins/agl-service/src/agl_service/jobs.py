@@ -1,24 +1,31 @@
 """Jobs: records in the folder of a training server, run in turn, each in a process of its own."""
 
 import json
+import logging
 import os
 import re
+import secrets
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Event, RLock
 from typing import Any, Literal
 
 import psutil
+from pydantic import TypeAdapter
 
 from agl.errors import UnknownRecordError
 from agl_http.server import bind
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
 from agl_runs.config.file import as_yaml
 from agl_runs.files import write_whole
 from agl_sqlite.lockfile import is_held
+
+logger = logging.getLogger("agl.service")
 
 Kind = Literal["train", "evaluate"]
 State = Literal["queued", "running", "paused", "stopped", "finished", "failed"]
@@ -50,12 +57,39 @@ class Job:
     error: str = ""
 
 
+_check = TypeAdapter(Job).validate_json
+
+
+def read_job(record: Path) -> Job:
+    """The job of a record; if that is damaged, a failed one which says so."""
+    user, _, job_id = record.parts[-4:-1]
+    try:
+        return _check(record.read_bytes())
+    except ValueError:
+        damaged = f"{record} is damaged; restore that file, or delete its folder"
+        logger.error("job %s of %s: %s", job_id, user, damaged)
+        created, token = record.stat().st_mtime, secrets.token_urlsafe()
+        return Job(job_id, user, "train", 0, created, token, 0, "failed", damaged)
+
+
+def metrics_of(run: Path) -> RunMetrics:
+    """The metrics in the folder of a run, which are read again only when they have changed."""
+    file = run / RunMetrics.FILE
+    about = file.stat() if file.exists() else None
+    return _metrics_of(run, about and (about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(1000)
+def _metrics_of(run: Path, stamp: tuple[int, int] | None) -> RunMetrics:
+    return RunMetrics.read(run)
+
+
 class Jobs:
     """The jobs in the folder of a server; stores and gateways of their runs listen on ``host``."""
 
     def __init__(self, folder: Path, host: str) -> None:
         self.folder, self.host, self._lock = folder, host, RLock()
-        found = [Job(**json.loads(one.read_text())) for one in folder.glob(f"*/jobs/*/{RECORD}")]
+        found = [read_job(record) for record in folder.glob(f"*/jobs/*/{RECORD}")]
         # What ran when the server was killed goes on first.
         found.sort(key=lambda job: (job.state != "running", job.created))
         self._jobs = {(job.user, job.id): job for job in found}
@@ -76,17 +110,25 @@ class Jobs:
             raise UnknownRecordError(f"you have no job {job_id!r}; see: client.jobs()")
         return self._jobs[user, job_id]
 
-    def add(self, job: Job, config: dict[str, Any]) -> None:
-        """Put a job behind the others; ``config`` is that of its run, without addresses."""
-        with bind(self.host, job.port) as sock:
-            job.port = sock.getsockname()[1]
-        store = {"server_host": self.host, "server_port": job.port}
-        config["strategy"] = {"type": "cs", "role": "algorithm", **store}
-        config["gateway"] = {"type": "proxy", "host": self.host}
-        write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
-        self._jobs[job.user, job.id] = job
-        self.note_seen(job)
-        self.change(job, "queued")
+    def add(self, job: Job, config: dict[str, Any]) -> Job:
+        """Put a job behind the others; ``config`` is that of its run, without addresses.
+
+        Returns:
+            The job, or the one that its user has by this id.
+        """
+        with self._lock:
+            if (known := self._jobs.get((job.user, job.id))) is not None:
+                return known
+            with bind(self.host, job.port) as sock:
+                job.port = sock.getsockname()[1]
+            store = {"server_host": self.host, "server_port": job.port}
+            config["strategy"] = {"type": "cs", "role": "algorithm", **store}
+            config["gateway"] = {"type": "proxy", "host": self.host}
+            write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
+            self._seen[job.user, job.id] = time.monotonic()
+            self.change(job, "queued")
+            self._jobs[job.user, job.id] = job
+        return job
 
     def change(self, job: Job, state: State, *before: State, error: str = "") -> None:
         """Note a new state, unless the job has got another one than those before."""

@@ -21,13 +21,12 @@ from agl.plugins.schema import schema_of
 from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, status_of
-from agl_learning.reports.run_metrics import RunMetrics
 from agl_runs.config.overrides import apply_overrides
 from agl_runs.files import write_whole
 from agl_runs.folders import check_run_id
 from agl_runs.records import RunId
 from agl_runs.result import summary_in
-from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind
+from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
 
 USERS = "users.json"
 """In the folder of a server: token -> name of its user."""
@@ -96,8 +95,7 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
         if asked.checkpoint is not None:
             options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
-        jobs.add(Job(*about), config | {"algorithm": options})
-        return shown(jobs.get(user, asked.id))
+        return shown(jobs.add(Job(*about), config | {"algorithm": options}))
 
     @api.get("/jobs")
     def list_jobs(user: User) -> list[dict[str, Any]]:
@@ -127,7 +125,7 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
 
     def shown(job: Job) -> dict[str, Any]:
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
-        metrics, said = RunMetrics.read(run), summary_in(run)
+        metrics, said = metrics_of(run), summary_in(run)
         is_read = (job.kind, job.state) == ("evaluate", "finished")
         about = ("id", "kind", "steps", "created", "state", "error")
         return {
