@@ -66,7 +66,7 @@ class AgentLightningClient:
 
     async def poll_next_task_async(self) -> Task | None:
         while True:
-            task = self._task_in(await self._request_async("/task"))
+            task = self._task_in(await asyncio.to_thread(self._request, "/task"))
             if task is not None:
                 return task
             await asyncio.sleep(self.poll_interval)
@@ -87,16 +87,14 @@ class AgentLightningClient:
         return self._resource_cache.get(resource_id)
 
     async def get_resources_by_id_async(self, resource_id: str) -> ResourcesUpdate | None:
-        if resource_id not in self._resource_cache:
-            self._keep(await self._request_async(f"/resources/{quote(resource_id, safe='')}"))
-        return self._resource_cache.get(resource_id)
+        return await asyncio.to_thread(self.get_resources_by_id, resource_id)
 
     def get_latest_resources(self) -> ResourcesUpdate | None:
         """The newest resources; None where the server has none."""
         return self._keep(self._request("/resources/latest"))
 
     async def get_latest_resources_async(self) -> ResourcesUpdate | None:
-        return self._keep(await self._request_async("/resources/latest"))
+        return await asyncio.to_thread(self.get_latest_resources)
 
     def _keep(self, answer: Any) -> ResourcesUpdate | None:
         if answer is None:
@@ -112,42 +110,27 @@ class AgentLightningClient:
         return self._request("/rollout", rollout.model_dump(mode="json"))
 
     async def post_rollout_async(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
-        return await self._request_async("/rollout", rollout.model_dump(mode="json"))
+        return await asyncio.to_thread(self.post_rollout, rollout)
 
     # --- requests
 
     def _request(self, path: str, body: Any = None) -> Any:
-        for pause in self._pauses(path):
+        is_poll = path == "/task"  # who asks for a task asks again anyway
+        for pause in (0.0,) if is_poll else (*RETRY_SECONDS, 0.0):
             try:
                 return self._once(path, body)
             except OSError as error:
-                self._note(path, error, pause)
+                following = f"again in {pause:g} seconds" if pause else "given up"
+                logger.log(
+                    logging.WARNING if pause or is_poll else logging.ERROR,
+                    "%s%s could not be reached (%s); %s",
+                    self.address,
+                    path,
+                    error,
+                    "polling goes on" if is_poll else following,
+                )
             time.sleep(pause)
         return None
-
-    async def _request_async(self, path: str, body: Any = None) -> Any:
-        for pause in self._pauses(path):
-            try:
-                return await asyncio.to_thread(self._once, path, body)
-            except OSError as error:
-                self._note(path, error, pause)
-            await asyncio.sleep(pause)
-        return None
-
-    def _pauses(self, path: str) -> tuple[float, ...]:
-        # Who asks for a task asks again anyway.
-        return (0.0,) if path == "/task" else (*RETRY_SECONDS, 0.0)
-
-    def _note(self, path: str, error: OSError, pause: float) -> None:
-        following = f"again in {pause:g} seconds" if pause else "given up"
-        logger.log(
-            logging.WARNING if pause or path == "/task" else logging.ERROR,
-            "%s%s could not be reached (%s); %s",
-            self.address,
-            path,
-            error,
-            "polling goes on" if path == "/task" else following,
-        )
 
     def _once(self, path: str, body: Any) -> Any:
         """One request; None where the server does not have what is asked for.
@@ -246,9 +229,6 @@ class DevTaskLoader(AgentLightningClient):
         """Keep a report in ``rollouts``."""
         self._rollouts.append(rollout)
         return {"status": "received", "rollout_id": rollout.rollout_id}
-
-    async def post_rollout_async(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
-        return self.post_rollout(rollout)
 
     def __repr__(self) -> str:
         return f"DevTaskLoader(num_tasks={len(self._tasks)}, resources={self._update.resources})"
