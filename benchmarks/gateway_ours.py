@@ -23,7 +23,7 @@ async def main(backend_port: str, folder: str, client: str = "own") -> None:
 
         async def enter_with_aiohttp(upstream: HttpUpstream) -> HttpUpstream:
             await enter(upstream)
-            upstream._pool.post = upstream._post_by_aiohttp
+            upstream._post = upstream._post_by_aiohttp
             return upstream
 
         HttpUpstream.__aenter__ = enter_with_aiohttp

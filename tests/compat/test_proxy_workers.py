@@ -169,6 +169,7 @@ MISTAKEN: list[tuple[dict[str, Any], str]] = [
     ({"num_workers": 0}, "num_workers must be at least 1"),
     ({"port": 1, "launcher_args": PythonServerLauncherArgs(port=2)}, "give either launcher_args"),
     ({"num_workers": 2, "launcher_args": PythonServerLauncherArgs()}, "give either launcher_args"),
+    ({"litellm_config": {"router_settings": {}}}, "litellm_config is not supported"),
     ({"middlewares": ["opentelemetry"]}, r"middlewares=\['opentelemetry'\] is not supported"),
     ({"callbacks": ["stream_conversion"]}, "unknown name 'stream_conversion'"),
 ]

@@ -54,10 +54,14 @@ def answering(*pieces: bytes, then_close: bool = False) -> Handler:
     return handle
 
 
+async def read(answer: Connection) -> bytes:
+    return b"".join([chunk async for chunk in answer.chunks()])
+
+
 async def body_of(pool: Pool, url: str) -> bytes:
     answer = await pool.post(url, b"{}", {})
     try:
-        return await answer.read()
+        return await read(answer)
     finally:
         answer.close()
 
@@ -76,7 +80,7 @@ async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept():
     async with serving(handle) as (pool, url):
         for _ in range(3):
             answer = await pool.post(url, b'{"a":1}', {"authorization": "Bearer 50%d"})
-            assert (answer.status, await answer.read()) == (200, b"ok")
+            assert (answer.status, await read(answer)) == (200, b"ok")
             assert answer.headers["x-kind"] == "a"
             answer.close()
     assert connections == 1
@@ -104,7 +108,7 @@ async def test_answers_in_every_form_are_read_to_their_end(handler):
         for _ in range(2):
             assert await body_of(pool, url) == b"ok"
             answer = await pool.post(url, b"{}", {})
-            assert b"".join([chunk async for chunk in answer.chunks()]) == b"ok"
+            assert await read(answer) == b"ok"
             answer.close()
 
 

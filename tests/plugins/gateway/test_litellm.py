@@ -15,7 +15,7 @@ import pytest
 from agl.errors import ConfigError, install_line
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
-from agl_gateway.litellm import ProviderAnswer, _import_litellm
+from agl_gateway.litellm import _import_litellm
 from agl_gateway.providers import PROVIDERS
 from agl_http.server import ServerThread
 
@@ -205,11 +205,6 @@ async def test_a_provider_has_no_completions(provider):
     status, error = await provider.refused({"model": "echo", "prompt": "a"}, path="completions")
     assert status == 400
     assert "use /v1/chat/completions" in error["message"]
-
-
-async def test_a_whole_answer_comes_in_pieces_too_as_a_recording_takes_it():
-    answer = ProviderAnswer(200, b"{}", None)
-    assert [piece async for piece in answer.chunks()] == [await answer.read()] == [b"{}"]
 
 
 def test_without_litellm_a_model_of_a_provider_is_refused_with_the_pip_line(monkeypatch):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import weakref
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.answers import assemble
 from agl_gateway.app import DIALECTS
 from agl_gateway.asgi import Reply
+from agl_gateway.backends import Answer
 from agl_gateway.errors import RefusedError
 from agl_gateway.forward import relay
 from agl_gateway.normalizer import read_whole
@@ -34,15 +36,9 @@ def relayed(path, chunks, content_type, **asked):
     """What an agent is sent for these pieces of an answer, and the record."""
     sent: list[bytes] = []
 
-    class Answer:
-        status, headers = 200, {"content-type": content_type}
-
-        async def read(self) -> bytes:
-            return b"".join(chunks)
-
-        async def chunks(self):
-            for chunk in chunks:
-                yield chunk
+    async def pieces() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
 
     async def send(message: dict) -> None:
         sent.append(message.get("body", b""))
@@ -52,8 +48,9 @@ def relayed(path, chunks, content_type, **asked):
     exchange.body_for("m", ("return_token_ids", "logprobs"))
     record = CallRecord(Origin("ro", "at"))
     record.request = exchange.request
+    answer = Answer(200, {"content-type": content_type}, pieces())
     try:
-        asyncio.run(relay(Answer(), exchange, record, Reply(send), record.end, bytes))
+        asyncio.run(relay(answer, exchange, record, Reply(send), record.end, bytes))
     except RefusedError as refused:
         record.end(refused.message)
     return b"".join(sent), record

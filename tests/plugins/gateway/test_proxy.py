@@ -36,10 +36,6 @@ async def test_it_does_not_start_without_a_store():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_workers": 4}, "num_workers=4: expected 1"),
-        ({"launch_mode": "mp"}, "launch_mode='mp'"),
-        ({"litellm_config": {"router_settings": {}}}, "does not take litellm_config"),
-        ({"middlewares": ["stream_conversion"]}, "does not take middlewares"),
         ({"callbacks": ["opentelemetry"]}, "unknown name 'opentelemetry'"),
         ({"num_retries": -1}, "num_retries must be at least 0; got -1"),
         ({"model_list": [{"model_name": "m"}]}, r"model_list\[0\]"),

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -126,6 +127,7 @@ async def test_the_other_choices_have_token_ids_of_their_own(bench):
 
 async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(bench):
     from agl_gateway.asgi import Reply
+    from agl_gateway.backends import Answer
     from agl_gateway.dialect import TRUE, Exchange
     from agl_gateway.forward import relay
     from agl_gateway.records import CallRecord, Origin
@@ -134,15 +136,9 @@ async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(ben
         b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     )
 
-    class Answer:
-        status, headers = 200, {"content-type": "text/event-stream"}
-
-        def __init__(self, cut: int) -> None:
-            self.pieces = (stream[:cut], stream[cut:])
-
-        async def chunks(self):
-            for piece in self.pieces:
-                yield piece
+    async def pieces(cut: int) -> AsyncIterator[bytes]:
+        yield stream[:cut]
+        yield stream[cut:]
 
     for cut in range(1, len(stream)):
         events: list[str] = []
@@ -154,7 +150,8 @@ async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(ben
         record = CallRecord(Origin("ro", "at"))
         exchange = Exchange(b"{}", {"stream": TRUE})
         exchange.body_for("m", ("return_token_ids",))
+        answer = Answer(200, {"content-type": "text/event-stream"}, pieces(cut))
         await relay(
-            Answer(cut), exchange, record, Reply(send), lambda _, e=events: e.append("end"), bytes
+            answer, exchange, record, Reply(send), lambda _, e=events: e.append("end"), bytes
         )
         assert events == ["end", "sent"], cut

@@ -81,6 +81,11 @@ class LLMProxy(_LLMProxy):
         agls.setdefault("shown", ("return_token_ids",))
         if callbacks is not None:
             agls["callbacks"] = agls["shown"] = _names("callbacks", callbacks)
+        if litellm_config:
+            raise ConfigError(
+                "LLMProxy: litellm_config is not supported: LiteLLM's router is not used; give "
+                "model_list, and num_retries directly"
+            )
         if left := _names("middlewares", middlewares or ()):
             raise ConfigError(
                 f"LLMProxy: middlewares={left!r} is not supported: the proxy has none. To see "
@@ -102,7 +107,6 @@ class LLMProxy(_LLMProxy):
             model_list,
             store,
             host,
-            litellm_config=litellm_config,
             num_retries=num_retries,
             open=agls.pop("open", is_open),
             **agls,

@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from agl.algorithm.gateway import ModelConfig
@@ -98,26 +98,20 @@ class Backend:
         )
 
 
-class Answer(Protocol):
+@dataclass(slots=True)
+class Answer:
     """What a backend answers, as far as it has come."""
 
     status: int
     headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+    """Pieces as they arrive; a ``BrokenOffError`` where there are no more of them."""
+    close: Callable[[], object] = lambda: None
+    """Lets go of it, whether it was read or not."""
 
     async def read(self) -> bytes:
-        """All of it.
-
-        Raises:
-            BrokenOffError: There is no more of it.
-        """
-        return b"".join([chunk async for chunk in self.chunks()])
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Pieces as they arrive; raises as ``read`` does."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it, whether it was read or not."""
+        """All of it; raises as ``chunks`` does."""
+        return b"".join([chunk async for chunk in self.chunks])
 
 
 class Backends:

@@ -1,7 +1,6 @@
 """Brings the answer of a backend to the agent, whole or as a stream."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from agl_gateway.answers import assemble
 from agl_gateway.asgi import JSON, Headers, Reply
@@ -10,7 +9,6 @@ from agl_gateway.dialect import Exchange
 from agl_gateway.errors import (
     NOT_JSON,
     BrokenOffError,
-    ErrorKind,
     RefusedError,
     kind_of_status,
     shorten,
@@ -24,11 +22,8 @@ NO_BODY = (204, 205, 304)
 PASSED_HEADERS = ("retry-after", "x-request-id")
 
 
-class End(Protocol):
-    """Called when a call is over."""
-
-    def __call__(self, error: str | None, kind: ErrorKind = "infrastructure", /) -> None:
-        """With this error if there was one, and whose fault it was."""
+End = Callable[..., None]
+"""Called when a call is over: with its error, if there was one, and whose fault it was."""
 
 
 async def relay(
@@ -93,7 +88,7 @@ async def _relay_stream(
     is_done = False
     await reply.start(200, [(b"content-type", EVENT_STREAM.encode()), *_passed(answer.headers)])
     try:
-        async for chunk in answer.chunks():
+        async for chunk in answer.chunks:
             chunks.append(chunk)
             record.last_piece_time = record.now()
             passed = exchange.chunk(chunk)

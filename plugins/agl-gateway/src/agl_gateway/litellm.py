@@ -7,7 +7,7 @@ import asyncio
 import importlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -26,9 +26,10 @@ CALL_FIELDS = frozenset(
     )
 )
 """What an agent may set. Not LiteLLM's own arguments, such as where the call and its key go."""
+JSON = {"content-type": "application/json"}
 
 
-async def ask(backend: Backend, exchange: Exchange, path: str) -> "ProviderAnswer":
+async def ask(backend: Backend, exchange: Exchange, path: str) -> Answer:
     """Make a call of chat completions; no other can be made.
 
     Raises:
@@ -63,40 +64,28 @@ async def ask(backend: Backend, exchange: Exchange, path: str) -> "ProviderAnswe
         if not isinstance(status, int) or status < 400:
             raise
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        return ProviderAnswer(status, error_body(status, _message(error)), None, headers)
+        said = _whole(error_body(status, _message(error)))
+        return Answer(status, {**headers, **JSON}, said)
     if exchange.is_stream:
-        return ProviderAnswer(200, b"", answer)
-    return ProviderAnswer(200, dumps(answer.model_dump(exclude_none=True)), None)
+        return Answer(200, {"content-type": "text/event-stream"}, _events(answer))
+    return Answer(200, JSON, _whole(dumps(answer.model_dump(exclude_none=True))))
 
 
-class ProviderAnswer(Answer):
-    """What LiteLLM brings, whole or as its chunks, as an OpenAI-compatible server would send it."""
+async def _events(stream: Any) -> AsyncIterator[bytes]:
+    """LiteLLM's chunks, as an OpenAI-compatible server would send them."""
+    try:
+        async for chunk in stream:
+            yield b"data: " + dumps(chunk.model_dump(exclude_none=True)) + b"\n\n"
+    except Exception as error:
+        raise BrokenOffError(_message(error)) from None
+    finally:
+        # Also when the agent has gone: the provider need not go on.
+        await stream.aclose()
+    yield b"data: [DONE]\n\n"
 
-    def __init__(
-        self, status: int, body: bytes, stream: Any, headers: Mapping[str, str] | None = None
-    ) -> None:
-        self._body = body
-        self._stream = stream
-        self.status = status
-        kind = "application/json" if stream is None else "text/event-stream"
-        self.headers: Mapping[str, str] = {**dict(headers or {}), "content-type": kind}
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        if self._stream is None:
-            yield self._body
-            return
-        try:
-            async for chunk in self._stream:
-                yield b"data: " + dumps(chunk.model_dump(exclude_none=True)) + b"\n\n"
-        except Exception as error:
-            raise BrokenOffError(_message(error)) from None
-        finally:
-            # Also when the agent has gone: the provider need not go on.
-            await self._stream.aclose()
-        yield b"data: [DONE]\n\n"
-
-    def close(self) -> None:
-        pass
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 def _import_litellm() -> Any:

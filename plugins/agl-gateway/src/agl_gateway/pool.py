@@ -95,7 +95,7 @@ class Pool:
 
 
 class Connection(asyncio.Protocol):
-    """A connection, and the ``Answer`` to the call that it carries at this moment."""
+    """A connection, and the answer to the call that it carries at this moment."""
 
     def __init__(self, pool: Pool, address: tuple[str, int]) -> None:
         self._pool = pool
@@ -138,12 +138,6 @@ class Connection(asyncio.Protocol):
             self.abort()
             raise
         return self
-
-    async def read(self) -> bytes:
-        while not self._is_complete:
-            self._resume()
-            await self._more()
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         while True:

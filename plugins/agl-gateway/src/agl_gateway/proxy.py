@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.errors import ConfigError, NotSupportedError
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agl.gateway")
 
 T = TypeVar("T")
-
-_NOT_TAKEN = {
-    "litellm_config": "LiteLLM's router is not used; give model_list, and num_retries directly",
-    "launcher_args": "the proxy has one way to be served; use host and port",
-    "middlewares": "the proxy has none; it attributes calls and streams by itself",
-}
-
 
 class LLMProxy(Gateway):
     """An OpenAI-compatible address in front of model servers, which records every call.
@@ -82,14 +75,9 @@ class LLMProxy(Gateway):
             provider (``anthropic/``, ``azure/``, ...) LiteLLM's library, an extra, calls the model.
         store: Where calls are recorded; needed before ``start``.
         host: Where to listen; None is 127.0.0.1.
-        litellm_config: Refused: LiteLLM's router is not used.
         num_retries: When a replica cannot be reached or answers 429, 502, 503 or 504, the others
             are tried at once; so many further rounds follow, after waits as long as
             ``Retry-After`` says and the client's deadline allows.
-        num_workers: 1; ``agl gateway --processes`` has several.
-        launch_mode: "thread": the proxy runs in a thread of this process, with its own loop.
-        launcher_args: Refused: use ``host`` and ``port``.
-        middlewares: Refused: the proxy has none.
         callbacks: What backends are asked for: "return_token_ids", "logprobs", and, of vLLM servers
             that know it, "weight_versions". OpenAI's own servers are asked for none of them.
         api_key: Opens every address; part of ``as_resource``. None makes a random one.
@@ -116,14 +104,9 @@ class LLMProxy(Gateway):
         model_list: list[ModelConfig] | None = None,
         store: "LightningStore | None" = None,
         host: str | None = None,
-        litellm_config: dict[str, Any] | None = None,
-        num_retries: int = 0,
-        num_workers: int = 1,
-        launch_mode: Literal["thread"] = "thread",
-        launcher_args: Any = None,
-        middlewares: Sequence[Any] | None = None,
-        callbacks: Sequence[str] = ("return_token_ids", "logprobs"),
         *,
+        num_retries: int = 0,
+        callbacks: Sequence[str] = ("return_token_ids", "logprobs"),
         api_key: str | None = None,
         max_body_bytes: int = 64 * 2**20,
         run_budget: Budget | None = None,
@@ -135,17 +118,6 @@ class LLMProxy(Gateway):
         tracker: Any = None,
         shown: Sequence[str] = (),
     ) -> None:
-        _refuse(litellm_config=litellm_config, launcher_args=launcher_args, middlewares=middlewares)
-        if num_workers != 1:
-            raise ConfigError(
-                f"LLMProxy num_workers={num_workers}: expected 1. Leave it out; several processes "
-                "are a command of their own: agl gateway --processes"
-            )
-        if launch_mode != "thread":
-            raise ConfigError(
-                f"LLMProxy launch_mode={launch_mode!r}: expected 'thread'. The proxy runs in a "
-                "thread of the algorithm's process; leave launch_mode out"
-            )
         if unknown := [name for name in (*callbacks, *shown) if name not in EXTENSIONS]:
             raise ConfigError(
                 f"LLMProxy callbacks: unknown name {unknown[0]!r}; expected any of "
@@ -385,8 +357,3 @@ class LLMProxy(Gateway):
         assert self._app is not None
         future = asyncio.run_coroutine_threadsafe(work, self._app.recorder.loop)
         return await asyncio.wrap_future(future)
-
-
-def _refuse(**arguments: Any) -> None:
-    for name in (name for name, value in arguments.items() if value):
-        raise ConfigError(f"LLMProxy does not take {name}: {_NOT_TAKEN[name]}")

@@ -11,7 +11,7 @@ import difflib
 import json
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -92,44 +92,34 @@ class Recording:
                 name: answer.headers[name] for name in KEPT_HEADERS if name in answer.headers
             },
         }
-        return _Recorded(answer, entry, self._write)
+        return self._recorded(answer, entry)
+
+    def _recorded(self, answer: Answer, entry: dict[str, Any]) -> Answer:
+        """The answer, which is written down when it is closed."""
+        chunks: list[bytes] = []
+        entry["left"] = True
+
+        async def passed() -> AsyncIterator[bytes]:
+            try:
+                async for chunk in answer.chunks:
+                    chunks.append(chunk)
+                    yield chunk
+            except BrokenOffError as error:
+                del entry["left"]
+                entry["broken"] = str(error)
+                raise
+            del entry["left"]
+
+        def close() -> None:
+            answer.close()
+            self._write({**entry, "chunks": [chunk.decode(*AS_TEXT) for chunk in chunks]})
+
+        return Answer(answer.status, answer.headers, passed(), close)
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         # ASCII: bytes that are no UTF-8 stand as surrogates.
         self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
         self._file.flush()
-
-
-class _Recorded(Answer):
-    """An answer that is written down when it ends."""
-
-    def __init__(
-        self, answer: Answer, entry: dict[str, Any], write: Callable[[Mapping[str, Any]], None]
-    ) -> None:
-        self._answer = answer
-        self._entry = entry
-        self._write = write
-        self._chunks: list[bytes] = []
-        self._is_whole = False
-        self.status = answer.status
-        self.headers = answer.headers
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._answer.chunks():
-                self._chunks.append(chunk)
-                yield chunk
-        except BrokenOffError as error:
-            self._entry["broken"] = str(error)
-            raise
-        self._is_whole = True
-
-    def close(self) -> None:
-        self._answer.close()
-        self._entry["chunks"] = [chunk.decode(*AS_TEXT) for chunk in self._chunks]
-        if not self._is_whole and "broken" not in self._entry:
-            self._entry["left"] = True
-        self._write(self._entry)
 
 
 class Replay(AbstractAsyncContextManager["Replay"]):
@@ -195,7 +185,7 @@ class Replay(AbstractAsyncContextManager["Replay"]):
         exchange.body_for(failover.take().model, entry.get("callbacks", ()))
         if "status" not in entry:
             await asyncio.Event().wait()  # as then: until the client hangs up
-        return _Replayed(entry)
+        return Answer(entry["status"], entry["headers"], _replayed(entry))
 
     def _stop(self, path: str, request: Mapping[str, Any]) -> RefusedError:
         if self.difference is None:
@@ -225,25 +215,15 @@ class Replay(AbstractAsyncContextManager["Replay"]):
         return "\n".join([f"the replay has stopped: {why}", *lines])
 
 
-class _Replayed(Answer):
-    """An answer out of a recording."""
-
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        self._entry = entry
-        self.status: int = entry["status"]
-        self.headers: Mapping[str, str] = entry["headers"]
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        for text in self._entry["chunks"]:
-            yield text.encode(*AS_TEXT)
-            await asyncio.sleep(0)  # each is written by itself, as it came
-        if "broken" in self._entry:
-            raise BrokenOffError(self._entry["broken"])
-        if "left" in self._entry:
-            await asyncio.Event().wait()
-
-    def close(self) -> None:
-        pass
+async def _replayed(entry: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    """The pieces of an answer out of a recording."""
+    for text in entry["chunks"]:
+        yield text.encode(*AS_TEXT)
+        await asyncio.sleep(0)  # each is written by itself, as it came
+    if "broken" in entry:
+        raise BrokenOffError(entry["broken"])
+    if "left" in entry:
+        await asyncio.Event().wait()
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:

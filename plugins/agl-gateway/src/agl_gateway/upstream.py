@@ -115,21 +115,12 @@ def deadline_of(headers: Mapping[bytes, bytes], start_time: float) -> float | No
         return None
 
 
-class _AiohttpAnswer(Answer):
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers = response.headers
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
-        except (aiohttp.ClientError, OSError) as error:
-            raise BrokenOffError(str(error) or type(error).__name__) from None
-
-    def close(self) -> None:
-        self._response.release()
+async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError) as error:
+        raise BrokenOffError(str(error) or type(error).__name__) from None
 
 
 class Upstream(Protocol):
@@ -215,8 +206,12 @@ class HttpUpstream:
         body = exchange.body_for(backend.model, callbacks if backend.takes_extensions else ())
         if failover.attempt_id and backend.takes_extensions:
             headers = {**headers, SESSION_HEADER: urllib.parse.quote(failover.attempt_id)}
-        post = self._pool.post if url.startswith("http://") else self._post_by_aiohttp
+        post = self._post if url.startswith("http://") else self._post_by_aiohttp
         return await post(url, body, headers)
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        sent = await self._pool.post(url, body, headers)
+        return Answer(sent.status, sent.headers, sent.chunks(), sent.close)
 
     async def _post_by_aiohttp(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         post = functools.partial(
@@ -224,10 +219,11 @@ class HttpUpstream:
         )
         data = body if len(body) < LARGE_BODY else io.BytesIO(body)
         try:
-            return _AiohttpAnswer(await post(data=data))
+            sent = await post(data=data)
         except aiohttp.ServerDisconnectedError:
             # Most often a kept connection that the backend closed just now: try another.
-            return _AiohttpAnswer(await post(data=data))
+            sent = await post(data=data)
+        return Answer(sent.status, sent.headers, _pieces(sent), sent.release)
 
 
 async def _wait(seconds: float) -> None:
