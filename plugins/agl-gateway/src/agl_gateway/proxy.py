@@ -39,6 +39,7 @@ logger = logging.getLogger("agl.gateway")
 
 T = TypeVar("T")
 
+
 class LLMProxy(Gateway):
     """An OpenAI-compatible address in front of model servers, which records every call.
 
