@@ -14,8 +14,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TextIO
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
 
 from agl.errors import ConfigError, GatewayError
 from agl_gateway import LLMProxy
@@ -28,14 +31,16 @@ logger = logging.getLogger("agl.compat")
 class Workers:
     """The processes, as their parent sees them; ``sock`` listens at the shared address.
 
-    ``settings`` are of each proxy, as JSON can hold them: arguments of ``agl.LLMProxy``, and
-    ``store``, the address of the store's server, with a token.
+    ``settings`` gives those of a proxy that starts, as JSON can hold them: arguments of
+    ``agl.LLMProxy``, and ``store``, the address of the store's server, with a token.
     """
 
-    def __init__(self, sock: socket.socket, number: int, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, sock: socket.socket, number: int, settings: Callable[[], dict[str, Any]]
+    ) -> None:
         self._shared = sock
         self._private = [bind("127.0.0.1", 0) for _ in range(number)]
-        self.settings = settings
+        self._settings = settings
         self._workers: list[_Worker] = []
         self._is_ending = False
         self._paused: dict[str | None, dict[str, Any]] = {}
@@ -57,7 +62,7 @@ class Workers:
             "ports": [each.getsockname()[1] for each in self._private],
             "sockets": [each.fileno() for each in sockets],
             "family": int(self._shared.family),
-            "proxy": self.settings,
+            "proxy": self._settings(),
         }
         worker = _Worker(about)
         threading.Thread(target=self._watch, args=(index, worker), daemon=True).start()
@@ -154,19 +159,17 @@ class Workers:
 
 
 class _Worker:
-    """One process: lines of JSON go in, and an answer comes out for each."""
+    """One process: JSON goes in, and an answer comes out for each."""
 
     def __init__(self, about: dict[str, Any]) -> None:
         self.is_ready = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "agentlightning._proxy"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=about["sockets"],
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._questions, self._answers = self.process.stdin, self.process.stdout
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "agentlightning._proxy", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[*about["sockets"], theirs.fileno()],
+            )
         self.send(about)
 
     def wait_until_ready(self) -> None:
@@ -174,25 +177,23 @@ class _Worker:
         self.is_ready = True
 
     def answer(self) -> Any:
-        line = self._answers.readline()
-        if not line.endswith(b"\n"):
-            raise GatewayError("a worker of the LLM proxy has ended; its log says why")
-        said = json.loads(line)
+        try:
+            said = json.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise GatewayError("a worker of the LLM proxy has ended; its log says why") from None
         if "refused" in said:
             raise ConfigError(said["refused"])
         return said["value"]
 
     def send(self, value: Any) -> None:
         try:
-            self._questions.write(json.dumps(value).encode() + b"\n")
-            self._questions.flush()
+            self._pipe.send_bytes(json.dumps(value).encode())
         except OSError as error:
             raise GatewayError(f"a worker of the LLM proxy has ended: {error}") from None
 
     def close(self) -> None:
         """Say no more; the worker then ends."""
-        with suppress(OSError):
-            self._questions.close()
+        self._pipe.close()
 
     def end(self) -> None:
         self.close()
@@ -201,20 +202,19 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._answers.close()
 
 
 # --- in a worker
 
 
-async def _serve(about: dict[str, Any], out: TextIO) -> None:
+async def _serve(pipe: "Connection[Any, Any]") -> None:
     """Serve until the parent says no more; then let calls in flight finish."""
     import agl
 
     def say(value: dict[str, Any]) -> None:
-        out.write(json.dumps(value) + "\n")
-        out.flush()
+        pipe.send_bytes(json.dumps(value).encode())
 
+    about = json.loads(pipe.recv_bytes())
     settings = dict(about["proxy"])
     store = agl.LightningStoreClient(settings.pop("store"))
     added = settings.pop("added")
@@ -226,21 +226,20 @@ async def _serve(about: dict[str, Any], out: TextIO) -> None:
     proxy.processes = Processes(shared, *places, since=time.monotonic())
     await proxy.start()
     say({"value": True})
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        what, args, named = json.loads(line)
-        try:
-            value = getattr(proxy, what)
-            if callable(value):
-                value = value(*args, **named)
-            say({"value": await value if asyncio.iscoroutine(value) else value})
-        except ConfigError as error:
-            say({"refused": str(error)})
+    with suppress(EOFError):
+        while True:
+            what, args, named = json.loads(await asyncio.to_thread(pipe.recv_bytes))
+            try:
+                value = getattr(proxy, what)
+                if callable(value):
+                    value = value(*args, **named)
+                say({"value": await value if asyncio.iscoroutine(value) else value})
+            except ConfigError as error:
+                say({"refused": str(error)})
     await proxy.stop()
     await store.close()
 
 
 if __name__ == "__main__":
-    # What anybody prints must not stand among the answers.
-    with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)
-        asyncio.run(_serve(json.loads(sys.stdin.readline()), answers))
+    os.dup2(2, 1)  # a script's output is not for what anybody here prints
+    asyncio.run(_serve(Connection(int(sys.argv[1]))))

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, get_args, get_origin
 
-from agl.plugins.schema import Option, schema_of
+from agl.errors import ConfigError
+from agl.plugins.schema import Option, schema_of, validate
 
 
 def nullable_str(value: str) -> str | None:
@@ -44,17 +45,16 @@ def lightning_cli(*classes: type[Any]) -> Any:
         for option in schema_of(each).options:
             _add(group, each, option)
     given = vars(parser.parse_args())
-    made = tuple(
-        each(
-            **{
-                option.name: given[_key(each, option)]
-                for option in schema_of(each).options
-                if _key(each, option) in given
-            }
-        )
-        for each in classes
-    )
-    return made[0] if len(made) == 1 else made
+    made: list[Any] = []
+    for each in classes:
+        keys = {option.name: _key(each, option) for option in schema_of(each).options}
+        values = {name: given[key] for name, key in keys.items() if key in given}
+        try:
+            values = validate(each, values, f"--{each.__name__.lower()}")
+        except ConfigError as error:
+            parser.error(str(error))
+        made.append(each(**values))
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def _key(owner: type[Any], option: Option) -> str:
@@ -67,46 +67,14 @@ def _add(group: argparse._ArgumentGroup, owner: type[Any], option: Option) -> No
     default = "" if option.required else f"; {option.default!r} unless given"
     about = f"{option.doc} ({option.type}{default})".strip().replace("%", "%%")
     settings: dict[str, Any] = {"dest": _key(owner, option), "default": argparse.SUPPRESS}
-    item = _item_of(option.annotation)
-    if item is not None:
-        settings |= {"nargs": "*", "type": _reader(item)}
+    members = get_args(option.annotation)
+    takes_none = option.annotation is Any or type(None) in members
+    if any(list in (part, get_origin(part)) for part in (option.annotation, *members)):
+        settings["nargs"] = "*"
     else:
-        settings |= {"type": _reader(option.annotation), "metavar": option.type.upper()[:20]}
+        settings["metavar"] = option.type.upper()[:20]
+        settings["type"] = nullable_str if takes_none else str
     needed = option.required
-    if needed and type(None) in get_args(option.annotation):
+    if needed and type(None) in members:
         needed, settings["default"] = False, None
     group.add_argument(*flags, required=needed, help=about, **settings)
-
-
-def _item_of(annotation: Any) -> Any:
-    """What a list parameter has items of; None for any other."""
-    for part in (annotation, *get_args(annotation)):
-        if get_origin(part) is list:
-            return (get_args(part) or (str,))[0]
-        if part is list:
-            return str
-    return None
-
-
-def _reader(annotation: Any) -> Callable[[str], Any]:
-    """Reads one value of a type; what no text can be (a component, say) stays the text."""
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic.errors import PydanticSchemaGenerationError
-
-    takes_none = annotation is Any or type(None) in get_args(annotation)
-    try:
-        adapter = TypeAdapter[Any](annotation)
-    except (PydanticSchemaGenerationError, TypeError):
-        adapter = None
-
-    def value(text: str) -> Any:
-        if takes_none and nullable_str(text) is None:
-            return None
-        if adapter is None:
-            return text
-        try:
-            return adapter.validate_strings(text)
-        except ValidationError as error:
-            raise argparse.ArgumentTypeError(error.errors()[0]["msg"]) from None
-
-    return value

@@ -127,10 +127,10 @@ class LLMProxy(_LLMProxy):
         if self.num_workers == 1:
             await super().start()
         elif self._workers is None:
-            settings = self._settings()
+            self._settings()  # refuses what cannot be done
             sock = self.address.bind()
             self.address.port = sock.getsockname()[1]
-            workers = self._workers = Workers(sock, self.num_workers, settings)
+            workers = self._workers = Workers(sock, self.num_workers, self._settings)
             try:
                 await asyncio.to_thread(workers.start)
             except BaseException:
@@ -189,13 +189,7 @@ class LLMProxy(_LLMProxy):
         return super().is_running() if self._workers is None else self._workers.is_running()
 
     def _ask(self, what: str, *args: Any, **named: Any) -> list[Any]:
-        if self._workers is None:
-            return []
-        self._workers.settings |= {
-            "model_list": self.model_list,
-            "added": list(self._added.values()),
-        }
-        return self._workers.ask(what, *args, **named)
+        return [] if self._workers is None else self._workers.ask(what, *args, **named)
 
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
         super().update_model_list(model_list)

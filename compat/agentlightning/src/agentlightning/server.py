@@ -201,7 +201,8 @@ class AgentLightningServer:
         attempt_id = rollout.attempt.attempt_id
         await self.store.add_many_spans(report_spans(report, rollout.rollout_id, attempt_id))
         error = report.metadata.get(FAILED)
-        if error is None and (lost := await self._proxies.end(rollout)):
+        # The calls of the attempt are stored before its end, or it fails.
+        if error is None and (lost := await self._proxies.gateways.end(rollout)):
             error = f"GatewayError: {lost}"
         if error is None:
             await self.store.update_attempt(rollout.rollout_id, attempt_id, status="succeeded")
@@ -303,7 +304,7 @@ class _Proxies:
 
     def __init__(self, store: LightningStore) -> None:
         self.store = store
-        self._gateways = HttpGatewayClient()
+        self.gateways = HttpGatewayClient()
 
     async def id_for(self, claimed: AttemptedRollout, resources_id: str | None) -> str | None:
         """The id under which the client of a task is to fetch its resources; None: the newest."""
@@ -323,17 +324,12 @@ class _Proxies:
             return None  # another client has the task by now
         opened: NamedResources = dict(update.resources)
         behind = _behind_proxies(opened)
-        self._gateways.note(rollout, behind)
+        self.gateways.note(rollout, behind)
         for name, one in behind.items():
             if one.asks_for_token:
                 one = one.opened(await issue_token(self.store, "model", ids[0], ids[1]))
             opened[name] = one.of_attempt(ids[0], ids[1])
         return update.model_copy(update={"resources_id": resources_id, "resources": opened})
-
-    async def end(self, rollout: AttemptedRollout) -> str | None:
-        """Return when the calls of an attempt are stored; why they may not all be, if so."""
-        failure = await self._gateways.end(rollout)
-        return None if failure is None else str(failure)
 
     async def _update(self, resources_id: str | None) -> ResourcesUpdate | None:
         if resources_id is None:

@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from agl.agent.base import LitAgent
 from agl.emitter import emit_reward
@@ -22,13 +22,9 @@ from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
 from agl_sandbox.forked_worker import (
-    HEADER_BYTES,
-    FrameError,
     answer_call,
-    decode,
     encode,
     failure_of,
-    length_of,
     receive,
     serve,
 )
@@ -51,7 +47,7 @@ def main(descriptor: int) -> NoReturn:
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        setup = receive(control)
+        setup = receive(control.recv)
         agent, tracer = shipping.unpack(setup["shipment"])
         tracer.init()
         tracer.init_worker(0, None)
@@ -222,7 +218,7 @@ def main_in_container() -> NoReturn:
         outgoing.write(frame)
         outgoing.flush()
 
-    answer_call(_work_in_container, lambda: _receive(incoming), send)
+    answer_call(_work_in_container, lambda: receive(incoming.read), send)
 
 
 def _work_in_container(payload: Mapping[str, Any], ask: Any) -> Any:
@@ -236,13 +232,6 @@ def _work_in_container(payload: Mapping[str, Any], ask: Any) -> Any:
     tracer.init()
     tracer.init_worker(0, None)
     return run_attempt(agent, tracer, payload["attempt"], ask)
-
-
-def _receive(incoming: BinaryIO) -> dict[str, Any]:
-    header = incoming.read(HEADER_BYTES)
-    if len(header) < HEADER_BYTES:
-        raise FrameError("the standard input has ended")
-    return decode(incoming.read(length_of(header)))
 
 
 def _forward(routes: list[list[Any]]) -> None:

@@ -109,22 +109,22 @@ def decode(frame: bytes) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def receive(sock: socket.socket) -> dict[str, Any]:
-    """Wait for a frame on a blocking socket.
+def receive(read: Callable[[int], bytes]) -> dict[str, Any]:
+    """Wait for a frame of what ``read`` gives, which is at most so many bytes, and none at the end.
 
     Raises:
-        EOFError: The other side has closed it.
+        EOFError: The other side says no more.
         FrameError: See ``decode``.
     """
-    return decode(_exactly(sock, length_of(_exactly(sock, HEADER_BYTES))))
+    return decode(_exactly(read, length_of(_exactly(read, HEADER_BYTES))))
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _exactly(read: Callable[[int], bytes], count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
-        chunk = sock.recv(min(count - len(data), 1 << 20))
+        chunk = read(min(count - len(data), 1 << 20))
         if not chunk:
-            raise EOFError("the other side has closed the socket")
+            raise EOFError("the other side says no more")
         data += chunk
     return bytes(data)
 
@@ -216,8 +216,8 @@ def _start_of(control: socket.socket) -> tuple[Any, list[socket.socket], int]:
     header, descriptors, _, _ = socket.recv_fds(control, HEADER_BYTES, 3)
     if not header:
         raise EOFError
-    header += _exactly(control, HEADER_BYTES - len(header))
-    details = decode(_exactly(control, length_of(header)))["details"]
+    header += _exactly(control.recv, HEADER_BYTES - len(header))
+    details = decode(_exactly(control.recv, length_of(header)))["details"]
     *ends, output = descriptors
     return details, [socket.socket(fileno=number) for number in ends], output
 
@@ -329,7 +329,7 @@ def _bury(worker: int) -> int:
 
 
 def _work(sock: socket.socket, work: Work) -> NoReturn:
-    answer_call(work, lambda: receive(sock), sock.sendall)
+    answer_call(work, lambda: receive(sock.recv), sock.sendall)
 
 
 def answer_call(

@@ -277,7 +277,7 @@ class ProcessSandbox(JsonSandbox):
             try:
                 control.settimeout(START_SECONDS)
                 control.sendall(encode(setup))
-                answer = await asyncio.to_thread(receive, control)
+                answer = await asyncio.to_thread(receive, control.recv)
                 control.settimeout(None)
             except (EOFError, OSError) as error:
                 answer = {"error": {"message": f"{error}. What it wrote stands above"}}

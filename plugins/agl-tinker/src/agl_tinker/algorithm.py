@@ -315,7 +315,7 @@ def _load_tokenizer(options: Tinker, sampler: Any) -> Any:
     """The tokenizer; one that cannot render a conversation is refused before any rollout."""
     tokenizer = options.tokenizer
     if tokenizer is None:
-        tokenizer = sampler.tokenizer()
+        tokenizer = sampler.get_tokenizer()
     elif isinstance(tokenizer, str):
         from transformers import AutoTokenizer
 

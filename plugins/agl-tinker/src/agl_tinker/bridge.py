@@ -20,7 +20,7 @@ from agl_models.completions import (
 )
 from agl_models.model_app import ModelApp
 from agl_models.versions import MODEL_NAME
-from agl_tinker.service import Sampler
+from agl_tinker.service import sample
 
 
 class TinkerRequest(TextRequest):
@@ -43,6 +43,7 @@ class Bridge(ModelApp[TinkerRequest]):
     """The ASGI application.
 
     Args:
+        sampler: Tinker's client.
         tokenizer: With a chat template.
         version: Of the weights; part of every answer.
         max_model_tokens: Prompt and answer together; None where nobody knows.
@@ -56,7 +57,7 @@ class Bridge(ModelApp[TinkerRequest]):
     }
 
     def __init__(
-        self, sampler: Sampler, tokenizer: Any, version: int, max_model_tokens: int | None
+        self, sampler: Any, tokenizer: Any, version: int, max_model_tokens: int | None
     ) -> None:
         super().__init__(MODEL_NAME)
         self._sampler = sampler
@@ -71,7 +72,7 @@ class Bridge(ModelApp[TinkerRequest]):
         if self._max_model_tokens is not None:
             limit = room_for_answer(request, len(prompt), self._max_model_tokens)
         try:
-            samples = await self._sampler.sample(prompt, request.n, request.parameters(limit))
+            samples = await sample(self._sampler, prompt, request.n, request.parameters(limit))
         except AglError as error:
             # The gateway tries a 503 again, and not a 401: a key does not become right.
             status = 401 if isinstance(error, ConfigError) else 503

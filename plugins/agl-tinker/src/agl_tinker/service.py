@@ -79,7 +79,7 @@ class TinkerService:
         Raises:
             ConfigError: Key or model are not known.
         """
-        found = await self.ask("list the models", lambda: self._rest().get_server_capabilities())
+        found = await ask("list the models", lambda: self._rest().get_server_capabilities())
         models = {one.model_name: one for one in found.supported_models}
         if base_model not in models:
             known = ", ".join(sorted(name for name in models if name))
@@ -88,7 +88,7 @@ class TinkerService:
 
     async def begin(self, base_model: str, rank: int, seed: int) -> None:
         """A new adapter to train."""
-        self._trainer = await self.ask(
+        self._trainer = await ask(
             f"make an adapter of {base_model!r}",
             lambda: self._service.create_lora_training_client(base_model, rank=rank, seed=seed),
         )
@@ -98,7 +98,7 @@ class TinkerService:
         """Train on from saved weights, with their optimiser."""
         if self._state == state:
             return
-        self._trainer = await self.ask(
+        self._trainer = await ask(
             f"load {state!r}",
             lambda: self._service.create_training_client_from_state_with_optimizer(state),
         )
@@ -127,8 +127,8 @@ class TinkerService:
         # The optimiser's step is sent before the first answer is there, as Tinker advises.
         learned = self._trainer.forward_backward(data, loss)
         stepped = self._trainer.optim_step(types.AdamParams(**adam))
-        output = await self.ask("train", lambda: learned)
-        await self.ask("take a step of the optimiser", lambda: stepped)
+        output = await ask("train", lambda: learned)
+        await ask("take a step of the optimiser", lambda: stepped)
         logprobs = [one["logprobs"].data for one in output.loss_fn_outputs if "logprobs" in one]
         gap = logprob_gap(examples, logprobs) if len(logprobs) == len(examples) else None
         return {**output.metrics, "logprob_gap": gap}
@@ -142,10 +142,8 @@ class TinkerService:
 
     async def save(self, name: str) -> Saved:
         """Keep the weights under a name."""
-        state = await self.ask(
-            f"save {name!r}", lambda: self._trainer.save_state(name, overwrite=True)
-        )
-        sampler = await self.ask(
+        state = await ask(f"save {name!r}", lambda: self._trainer.save_state(name, overwrite=True))
+        sampler = await ask(
             f"save {name!r} for sampling", lambda: self._trainer.save_weights_for_sampler(name)
         )
         self._state = state.path
@@ -156,7 +154,7 @@ class TinkerService:
         run_id = saved.state.removeprefix("tinker://").partition("/")[0]
         paths = set[str]()
         with suppress(_MissingError):
-            found = await self.ask(
+            found = await ask(
                 f"list the weights of {run_id!r}", lambda: self._rest().list_checkpoints(run_id)
             )
             paths = {one.tinker_path for one in found.checkpoints}
@@ -165,79 +163,70 @@ class TinkerService:
     async def delete(self, path: str) -> None:
         """Delete saved weights; those that are not there are no error."""
         with suppress(_MissingError):
-            await self.ask(
+            await ask(
                 f"delete {path!r}", lambda: self._rest().delete_checkpoint_from_tinker_path(path)
             )
 
-    async def sampler(self, base_model: str, path: str | None) -> "Sampler":
-        """What answers, with saved weights or (None) the base model's."""
+    async def sampler(self, base_model: str, path: str | None) -> tinker.SamplingClient:
+        """What answers, with saved weights or (None) the base model's; from any event loop."""
         base = None if path else base_model
-        client = await self.ask(
+        return await ask(
             f"sample from {path or base_model!r}",
             lambda: self._service.create_sampling_client(path, base),
         )
-        return Sampler(client, self)
 
     async def close(self, status: str) -> None:
         """End the session."""
         ended: Any = status
         with suppress(AglError):
-            await self.ask("end the session", lambda: self._service.close(ended))
-
-    async def ask(self, doing: str, call: Callable[[], Awaitable[T]]) -> T:
-        """What a call of the SDK comes to; the call itself may open connections, and so block.
-
-        Args:
-            doing: What is tried, for the message.
-
-        Raises:
-            ConfigError: Key, billing or model will not do.
-            RemoteRefusalError: Tinker refused or failed.
-        """
-        try:
-            return await (await asyncio.to_thread(call))
-        except Exception as error:
-            raise self._refusal(doing, error) from None
-
-    def _refusal(self, doing: str, error: BaseException) -> AglError:
-        said = hide(str(getattr(error, "message", "") or error))
-        status = status_of(error) or _status_in(said)
-        what = f"Tinker: could not {doing}: {f'{status}: ' if status else ''}{said}"
-        if status not in _ADVICE and type(error) is tinker.TinkerError:
-            return ConfigError(what)
-        kind, advice = _ADVICE.get(status, _OTHERWISE)
-        return kind(f"{what}. {advice}")
+            await ask("end the session", lambda: self._service.close(ended))
 
 
-@dataclass(frozen=True)
-class Sampler:
-    """Answers from one version of the weights; usable from any event loop."""
+async def ask(doing: str, call: Callable[[], Awaitable[T]]) -> T:
+    """What a call of the SDK comes to; the call itself may open connections, and so block.
 
-    client: tinker.SamplingClient
-    service: TinkerService
+    Args:
+        doing: What is tried, for the message.
 
-    async def sample(
-        self, prompt_token_ids: list[int], num_samples: int, parameters: dict[str, Any]
-    ) -> list[types.SampledSequence]:
-        """Answers to a prompt; each with its tokens, the one that ended it included.
+    Raises:
+        ConfigError: Key, billing or model will not do.
+        RemoteRefusalError: Tinker refused or failed.
+    """
+    try:
+        return await (await asyncio.to_thread(call))
+    except Exception as error:
+        raise _refusal(doing, error) from None
 
-        Args:
-            parameters: Of ``tinker.SamplingParams``.
 
-        Raises:
-            ConfigError: The key is not accepted.
-            RemoteRefusalError: Tinker refused or failed.
-        """
-        prompt = types.ModelInput.from_ints(prompt_token_ids)
-        sampling = types.SamplingParams(**parameters)
-        answer = await self.service.ask(
-            "sample", lambda: self.client.sample(prompt, num_samples, sampling)
-        )
-        return list(answer.sequences)
+def _refusal(doing: str, error: BaseException) -> AglError:
+    said = hide(str(getattr(error, "message", "") or error))
+    status = status_of(error) or _status_in(said)
+    what = f"Tinker: could not {doing}: {f'{status}: ' if status else ''}{said}"
+    if status not in _ADVICE and type(error) is tinker.TinkerError:
+        return ConfigError(what)
+    kind, advice = _ADVICE.get(status, _OTHERWISE)
+    return kind(f"{what}. {advice}")
 
-    def tokenizer(self) -> Any:
-        """The model's, from the hub."""
-        return self.client.get_tokenizer()
+
+async def sample(
+    client: tinker.SamplingClient,
+    prompt_token_ids: list[int],
+    num_samples: int,
+    parameters: dict[str, Any],
+) -> list[types.SampledSequence]:
+    """Answers to a prompt; each with its tokens, the one that ended it included.
+
+    Args:
+        parameters: Of ``tinker.SamplingParams``.
+
+    Raises:
+        ConfigError: The key is not accepted.
+        RemoteRefusalError: Tinker refused or failed.
+    """
+    prompt = types.ModelInput.from_ints(prompt_token_ids)
+    sampling = types.SamplingParams(**parameters)
+    answer = await ask("sample", lambda: client.sample(prompt, num_samples, sampling))
+    return list(answer.sequences)
 
 
 def _status_in(message: str) -> int | None:

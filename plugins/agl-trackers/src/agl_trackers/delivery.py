@@ -44,10 +44,8 @@ class Delivery:
         self.name = name
         self.given = 0
         """Records that were to be sent."""
-        self.made = 0
-        """Those that were: the call came back without an error."""
         self.lost: Counter[str] = Counter()
-        """Why the others were not: reason -> how many."""
+        """Why some were not: reason -> how many."""
         self._most = most
         self._waiting: deque[tuple[str, Callable[[], object], int]] = deque()
         self._changed = threading.Condition()
@@ -131,7 +129,6 @@ class Delivery:
         """Count what a call for no number of records has sent."""
         with self._changed:
             self.given += number
-            self.made += number
 
     def doing(self, what: str) -> None:
         """Say what the call under way is at now; its time counts from here. From that call only."""
@@ -202,11 +199,8 @@ class Delivery:
             error = self._call(what, call)
             with self._changed:
                 self._under_way = None
-                if not self._is_given_up:
-                    if error is None:
-                        self.made += self._number
-                    else:
-                        self.lost[error] += self._number
+                if error is not None and not self._is_given_up:
+                    self.lost[error] += self._number
                 if not self._waiting:
                     for tell in self._when_idle:
                         with suppress(RuntimeError):  # nobody waits in a loop that is closed
