@@ -176,7 +176,8 @@ SECTIONS = {
     "Train": "run dev launch train config doctor eval replay serve merge model",
     "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive migrate",
-    "Serve and measure": "store gateway server data token vllm prometheus bench plugins",
+    "Serve and measure": "store gateway server data token vllm prometheus bench",
+    "Write plugins": "new plugins",
 }
 """Heading of ``agl --help`` -> its commands; one that stands nowhere is under ``Other``."""
 
@@ -212,10 +213,14 @@ def catalogue() -> str:
         name: first_sentence(getattr(importlib.import_module(module), attribute).help).strip(". ")
         for name, (module, attribute) in commands.items()
     }
-    listed = [name for names in SECTIONS.values() for name in names.split()]
-    sections = {**SECTIONS, "Other": " ".join(sorted(set(commands) - set(listed)))}
+    sections = {
+        section: [name.replace("~", " ") for name in names.split()]
+        for section, names in SECTIONS.items()
+    }
+    listed = {name for names in sections.values() for name in names}
+    sections["Other"] = sorted(set(commands) - listed)
     ordered = {
-        section: {name: [found[name], lines[name]] for name in names.split() if name in commands}
+        section: {name: [found[name], lines[name]] for name in names if name in commands}
         for section, names in sections.items()
     }
     everything = {

@@ -25,12 +25,9 @@ class OneThreadStore(InMemoryLightningStore):
         return await super()._write(operation, *args, **kwargs)
 
 
-@pytest.fixture
-async def store() -> AsyncGenerator[LightningStoreThreaded]:
-    store = LightningStoreThreaded(OneThreadStore(scan_interval_seconds=0.05))
-    yield store
-    await store.close()
-
-
 class TestThreadedStore(StoreContract):
-    pass
+    @pytest.fixture
+    async def store(self) -> AsyncGenerator[LightningStoreThreaded]:
+        store = LightningStoreThreaded(OneThreadStore(scan_interval_seconds=0.05))
+        yield store
+        await store.close()

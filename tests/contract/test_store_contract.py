@@ -23,16 +23,13 @@ def sqlite(folder: Path) -> LightningStore:
     return SqliteLightningStore(folder / "agl.db", scan_interval_seconds=SCAN_SECONDS)
 
 
-@pytest.fixture(params=[in_memory, sqlite])
-async def store(request, tmp_path):
-    make: Callable[[Path], LightningStore] = request.param
-    store = make(tmp_path)
-    yield store
-    await store.close()
-
-
 class TestStoreContract(StoreContract):
-    pass
+    @pytest.fixture(params=[in_memory, sqlite])
+    async def store(self, request, tmp_path):
+        make: Callable[[Path], LightningStore] = request.param
+        store = make(tmp_path)
+        yield store
+        await store.close()
 
 
 class KeepsSpansOfDeletedRollouts(InMemoryLightningStore):

@@ -15,21 +15,18 @@ OTHERS = [
 ]
 
 
-@pytest.fixture(params=["client of sqlite", *OTHERS])
-async def store(request, tmp_path):
-    side, backend = request.param.split(" of ")
-    inner = (
-        InMemoryLightningStore(scan_interval_seconds=0.05)
-        if backend == "memory"
-        else SqliteLightningStore(tmp_path / "agl.db", scan_interval_seconds=0.05)
-    )
-    server = LightningStoreServer(inner, port=0, token="s3cret-long-enough")
-    await server.start()
-    client = LightningStoreClient(server.endpoint, token="s3cret-long-enough")
-    yield client if side == "client" else server
-    await client.close()
-    await server.close()
-
-
 class TestStoreContractOverHttp(StoreContract):
-    pass
+    @pytest.fixture(params=["client of sqlite", *OTHERS])
+    async def store(self, request, tmp_path):
+        side, backend = request.param.split(" of ")
+        inner = (
+            InMemoryLightningStore(scan_interval_seconds=0.05)
+            if backend == "memory"
+            else SqliteLightningStore(tmp_path / "agl.db", scan_interval_seconds=0.05)
+        )
+        server = LightningStoreServer(inner, port=0, token="s3cret-long-enough")
+        await server.start()
+        client = LightningStoreClient(server.endpoint, token="s3cret-long-enough")
+        yield client if side == "client" else server
+        await client.close()
+        await server.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import agl
-from agl_testing.tracer_contract import *  # noqa: F403
+from agl_testing.tracer_contract import TracerContract
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "choose-a-tracer.md"
 
@@ -18,11 +18,8 @@ def documented():
     return names["ListTracer"]()
 
 
-@pytest.fixture(params=[agl.OtelTracer, documented])
-def tracer(request):
-    tracer = request.param()
-    tracer.init()
-    tracer.init_worker(0, None)
-    yield tracer
-    tracer.teardown_worker(0)
-    tracer.teardown()
+class TestTracers(TracerContract):
+    @pytest.fixture(params=[agl.OtelTracer, documented])
+    def tracer(self, request):
+        with request.param().lifespan() as tracer:
+            yield tracer

@@ -1,7 +1,5 @@
 """What the contract makes of its operations, for a store that writes no more than those."""
 
-import pytest
-
 from agl.store.base import LightningStore
 from agl.store.engine.store import OPERATIONS as OF_THE_ENGINE, EngineStore
 from agl.store.memory import InMemoryLightningStore
@@ -26,15 +24,8 @@ class OnlyOperations(InMemoryLightningStore):
     get_latest_resources = LightningStore.get_latest_resources
 
 
-@pytest.fixture
-async def store(tmp_path):
-    store = OnlyOperations(scan_interval_seconds=0.05)
-    yield store
-    await store.close()
-
-
 class TestBodiesOfTheContract(StoreContract):
-    pass
+    component = OnlyOperations
 
 
 def test_operations_are_few_and_the_engine_has_a_body_for_each():

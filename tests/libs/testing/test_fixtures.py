@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.interpreter import python
 
-from agl_testing import adapter_contract, gateway_contract, store_contract, strategy_contract
+from agl_testing import contract
 
 
 def test_fixtures_import_nothing_before_a_test_asks():
@@ -23,11 +23,9 @@ print(sorted(heavy & set(sys.modules)))
 
 def test_tracer_contract_runs_without_options_of_pytest(tmp_path):
     (tmp_path / "test_mine.py").write_text(
-        "import pytest, agl\n"
-        "from agl_testing.tracer_contract import *\n"
-        "@pytest.fixture\n"
-        "def tracer():\n"
-        "    return agl.OtelTracer()\n"
+        "from agl_testing.tracer_contract import TracerContract\n"
+        "class TestMine(TracerContract):\n"
+        "    component = 'otel'\n"
     )
     options = ("-q", "-c", "/dev/null", "-p", "no:cacheprovider", "-k", "emitters or own_task")
     done = python("-m", "pytest", *options, "test_mine.py", cwd=tmp_path)
@@ -42,19 +40,13 @@ ON_THE_PAGE = next(
 )
 
 
-MY_STRATEGY = "class MyStrategy(agl.SharedMemoryExecutionStrategy): pass"
-
-
 @pytest.mark.parametrize(
     ("written", "mine", "some"),
     [
         (ON_THE_PAGE, "", "empty_dequeue"),
-        (store_contract.__doc__, "class MyStore(agl.SqliteLightningStore): pass", "empty_dequeue"),
-        (adapter_contract.__doc__, "from agl_adapters import TraceToRows as MyAdapter", "changed"),
-        (gateway_contract.__doc__, "from agl_gateway import LLMProxy as MyGateway", "tokens"),
-        (strategy_contract.__doc__, MY_STRATEGY, "raises"),
+        (contract.__doc__, "from agl_adapters import TraceToRows as MyAdapter", "changed"),
     ],
-    ids=["page", "store", "adapter", "gateway", "strategy"],
+    ids=["page", "docstring"],
 )
 @pytest.mark.plugins
 def test_suite_runs_in_the_project_of_an_author_as_it_is_documented(tmp_path, written, mine, some):

@@ -6,12 +6,9 @@ from agl_postgres import PostgresLightningStore
 from agl_testing.store_contract import StoreContract
 
 
-@pytest.fixture
-async def store(url):
-    store = PostgresLightningStore(url, scan_interval_seconds=0.05)
-    yield store
-    await store.close()
-
-
 class TestPostgresStore(StoreContract):
-    pass
+    @pytest.fixture
+    async def store(self, url):
+        store = PostgresLightningStore(url, scan_interval_seconds=0.05)
+        yield store
+        await store.close()

@@ -1,16 +1,6 @@
-"""What every trace adapter must do, as a pytest class.
+"""What every trace adapter must do, as a pytest class; see ``agl_testing.contract``.
 
-An author of an adapter writes one class:
-
-    import pytest
-    from agl_testing.adapter_contract import AdapterContract
-
-    class TestMyAdapter(AdapterContract):
-        @pytest.fixture
-        def adapter(self):
-            return MyAdapter()
-
-A second fixture, ``spans``, may give what the adapter can read, where that is not ours.
+A fixture ``spans`` may give what the adapter can read, where that is not ours.
 """
 
 import copy
@@ -23,6 +13,7 @@ import pytest
 from agl.algorithm.adapter import TraceAdapter
 from agl.errors import AdapterError
 from agl.types import Span
+from agl_testing.contract import Contract
 from agl_testing.traces import Trace
 
 
@@ -46,13 +37,16 @@ def example_trace() -> list[Span]:
     return trace.spans
 
 
-class AdapterContract:
+class AdapterContract(Contract):
     """Claims about a ``TraceAdapter``; its results must have a length, and compare by value."""
+
+    kind = "adapter"
+    expected_type = TraceAdapter
 
     @pytest.fixture
     def adapter(self) -> TraceAdapter[Any]:
-        """The adapter to test; a subclass provides it."""
-        raise NotImplementedError("override the fixture 'adapter' and return your adapter")
+        """The adapter to test."""
+        return self.build()
 
     @pytest.fixture
     def spans(self) -> Sequence[Span]:

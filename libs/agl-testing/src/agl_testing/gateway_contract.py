@@ -1,18 +1,7 @@
 """What every gateway must do, as a pytest class over a real model server.
 
-An author of a gateway writes one class:
-
-    import pytest
-    from agl_testing.gateway_contract import GatewayContract
-
-    class TestMyGateway(GatewayContract):
-        @pytest.fixture
-        def gateway(self):
-            return MyGateway()
-
-The fixture's gateway has no store and no model, and was not started. The suite gives it both, and
-starts it in front of ``echo_llm``, which gives token ids and log-probabilities to those who ask.
-The tests are coroutines and need pytest-asyncio.
+The gateway has no store and no model, and was not started. The suite gives it both, and starts it
+in front of ``echo_llm``, which gives token ids and log-probabilities to those who ask.
 """
 
 import asyncio
@@ -32,6 +21,7 @@ from agl.errors import ConfigError
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.base import LightningStore
 from agl.types import LLM, AttemptedRollout, ProxyLLM, Span
+from agl_testing.contract import Contract
 from agl_testing.echo_llm import END, EchoLLM, RawReply, logprob
 
 PROMPT = "one two three"
@@ -128,13 +118,16 @@ async def serving(gateway: Gateway, store: LightningStore, llm: EchoLLM) -> Asyn
 
 
 @pytest.mark.asyncio
-class GatewayContract:
-    """Claims of ``Gateway``'s docstrings; the fixture ``gateway`` is the subclass's."""
+class GatewayContract(Contract):
+    """Claims of ``Gateway``'s docstrings."""
+
+    kind = "gateway"
+    expected_type = Gateway
 
     @pytest.fixture
     def gateway(self) -> Gateway:
         """The gateway to test."""
-        raise NotImplementedError("override the fixture 'gateway' and return your gateway")
+        return self.build()
 
     @pytest_asyncio.fixture
     async def served(

@@ -1,26 +1,18 @@
-"""What every store must do, as a pytest class.
+"""What every store must do, as a pytest class; see ``agl_testing.contract``.
 
-An author of a store writes one fixture and one class:
-
-    import pytest_asyncio
-    from agl_testing.store_contract import StoreContract
-
-    @pytest_asyncio.fixture
-    async def store(tmp_path):
-        store = MyStore(tmp_path / "store", scan_interval_seconds=0.05)
-        yield store
-        await store.close()
-
-    class TestMyStore(StoreContract):
-        pass
-
-The tests are coroutines and need pytest-asyncio, in any mode; ``pytest.fixture`` is enough for a
-coroutine only where ``asyncio_mode`` is ``auto``. The fixture's store must look for overdue
-attempts at least ten times a second, and starts empty.
+A store that has the options ``path`` and ``scan_interval_seconds`` gets a file in a folder of the
+test's, and 0.05. What another fixture ``store`` makes, with ``@pytest_asyncio.fixture`` if it is a
+coroutine, is empty and looks for overdue attempts at least ten times a second.
 """
 
-import pytest
+from collections.abc import AsyncGenerator
+from pathlib import Path
 
+import pytest
+import pytest_asyncio
+
+from agl.store.base import LightningStore
+from agl_testing.contract import Contract
 from agl_testing.store_data_contract import StoreDataContract
 from agl_testing.store_documents_contract import StoreDocumentsContract
 from agl_testing.store_queue_contract import StoreQueueContract
@@ -37,5 +29,16 @@ class StoreContract(
     StoreSpansContract,
     StoreDataContract,
     StoreDocumentsContract,
+    Contract,
 ):
     """Every claim of ``LightningStore``'s docstrings, as a test that takes a ``store`` fixture."""
+
+    kind = "store"
+    expected_type = LightningStore
+
+    @pytest_asyncio.fixture
+    async def store(self, tmp_path: Path) -> AsyncGenerator[LightningStore]:
+        """The store to test, empty."""
+        store = self.build(path=str(tmp_path / "agl.db"), scan_interval_seconds=0.05)
+        yield store
+        await store.close()

@@ -1,17 +1,7 @@
 """What every execution strategy must do, as a pytest class over a small algorithm and runner.
 
-An author of a strategy writes one class:
-
-    import pytest
-    from agl_testing.strategy_contract import StrategyContract
-
-    class TestMyStrategy(StrategyContract):
-        @pytest.fixture
-        def strategy(self):
-            return MyStrategy(n_runners=2)
-
-The fixture's strategy has two runners or more, and gives them as long to finish as a busy machine
-may need: ten seconds, say. Algorithm and runners meet only in the store, so they may run anywhere.
+The strategy has two runners or more, and gives them as long to finish as a busy machine may need:
+ten seconds, say. Algorithm and runners meet only in the store, so they may run anywhere.
 """
 
 import asyncio
@@ -27,6 +17,7 @@ from agl.errors import AlgorithmError, RunnerCrashError
 from agl.execution.base import AlgorithmBundle, ExecutionEvent, ExecutionStrategy, RunnerBundle
 from agl.store.base import LightningStore
 from agl.types import EnqueueRolloutRequest, RolloutStatus
+from agl_testing.contract import Contract
 
 MOST_SECONDS = 60.0
 """What ends later is taken to hang."""
@@ -106,13 +97,16 @@ class Run:
         assert {f"ended-{number}" for number in begun} <= said
 
 
-class StrategyContract:
-    """Claims of ``ExecutionStrategy.execute``; the fixture ``strategy`` is the subclass's."""
+class StrategyContract(Contract):
+    """Claims of ``ExecutionStrategy.execute``."""
+
+    kind = "strategy"
+    expected_type = ExecutionStrategy
 
     @pytest.fixture
     def strategy(self) -> ExecutionStrategy:
         """The strategy to test."""
-        raise NotImplementedError("override the fixture 'strategy' and return your strategy")
+        return self.build(n_runners=2, server_port=0)
 
     @pytest.fixture
     def run(self, strategy: ExecutionStrategy, memory_store: LightningStore) -> Run:

@@ -1,0 +1,82 @@
+"""``agl new``: a package with one component, whose tests are its contract suite.
+
+``templates`` has a file for each kind, and what all kinds share once.
+"""
+
+import ast
+import re
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import click
+
+KINDS = ("tracer", "adapter", "store", "credit", "strategy")
+NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@click.command("new")
+@click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
+@click.argument("name")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where to write; by default the "
+              "folder agl-NAME in the working directory.")  # fmt: skip
+def command(kind: str, name: str, folder: Path | None) -> None:
+    """Write the package agl-NAME with a component of KIND, which passes its contract suite.
+
+    KIND is tracer, adapter, store, credit or strategy.
+    """
+    from agl.cli.shared import note
+    from agl.errors import ConfigError
+    from agl.plugins.registry import GROUPS, components
+
+    name = name.removeprefix("agl-")
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name: write small letters, digits and -, as best-prompt")
+    group = GROUPS[kind]
+    for taken in components(group):
+        if taken.name == name:
+            raise ConfigError(f"{taken} has this name already; take another one")
+    folder = folder or Path(f"agl-{name}")
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; name another one with --folder")
+    for path, text in render(kind, name, group).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+        click.echo(folder / path)
+    note(f"Next: cd {folder} && pip install -e . && pytest")
+
+
+def render(kind: str, name: str, group: str) -> dict[str, str]:
+    """The files of a package, by path."""
+    from agl import __version__
+
+    templates = files("agl_testing") / "templates"
+    class_name = "".join(part.capitalize() for part in name.split("-"))
+    values = {
+        "name": name,
+        "module": f"agl_{name.replace('-', '_')}",
+        "class_name": class_name,
+        "component": repr(name).replace("'", '"'),
+        "suite": kind,
+        "contract": f"{kind.capitalize()}Contract",
+        "group": group,
+        "kind": kind,
+        "release": ".".join([*__version__.split(".")[:2], "0"]),
+    }
+
+    def filled(template: str) -> str:
+        return Template((templates / template).read_text(encoding="utf-8")).substitute(values)
+
+    source = filled(f"{kind}.py.txt")
+    imported = set(re.findall(r"^(?:from|import) (agl_\w+)", source, re.MULTILINE))
+    packages = {"agl", *imported}
+    names = sorted(one.replace("_", "-") if one != "agl" else "agl-core" for one in packages)
+    values["dependencies"] = ", ".join(f'"{one}~={values["release"]}"' for one in names)
+    values["about"] = (ast.get_docstring(ast.parse(source)) or "").replace("::", ":")
+    return {
+        "pyproject.toml": filled("pyproject.toml.txt"),
+        "README.md": filled("README.md.txt"),
+        ".github/workflows/tests.yml": filled("tests.yml.txt"),
+        f"src/{values['module']}/__init__.py": source,
+        "tests/test_contract.py": filled("test_contract.py.txt"),
+    }

@@ -1,0 +1,102 @@
+"""``agl new``: what an author begins with."""
+
+import os
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.interpreter import python
+
+from agl.plugins.parts import PARTS
+from agl.plugins.registry import GROUPS, load
+from agl_testing.new_package import KINDS
+
+ROOT = Path(__file__).parents[3]
+QUICK = ("adapter", "credit")
+MARKED = [
+    pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.plugins, pytest.mark.nightly])
+    for kind in KINDS
+]
+
+
+@pytest.fixture
+def write(agl, tmp_path, monkeypatch):
+    """``write("credit")``: the folder of a new package, which this and other processes find."""
+
+    def write(kind: str) -> Path:
+        folder = tmp_path / kind
+        made = agl("new", kind, f"my-{kind}", "--folder", str(folder))
+        assert made.code == 0, made.err
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        info = folder / f"src/agl_my_{kind}-0.1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+        [(group, entries)] = project["entry-points"].items()
+        published = "".join(f"{name} = {target}\n" for name, target in entries.items())
+        (info / "entry_points.txt").write_text(f"[{group}]\n{published}")
+        monkeypatch.syspath_prepend(folder / "src")
+        return folder
+
+    yield write
+    for name in [name for name in sys.modules if name.startswith("agl_my_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("kind", MARKED)
+def test_new_package_passes_its_tests_and_is_used_by_its_name(write, kind):
+    folder = write(kind)
+    paths = os.pathsep.join([str(folder / "src"), os.environ.get("PYTHONPATH", "")])
+    options = ("-q", "-p", "no:cacheprovider")
+    done = python(*("-m", "pytest", *options), cwd=folder, env={**os.environ, "PYTHONPATH": paths})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout
+    loaded = load(GROUPS[kind], f"my-{kind}")
+    assert issubclass(loaded, PARTS[kind].expected_type if kind in PARTS else object)
+
+
+def test_templates_are_clean_by_the_rules_of_this_repository(write, tmp_path):
+    if shutil.which("ruff") is None:
+        pytest.skip("there is no ruff")
+    for kind in KINDS:
+        write(kind)
+    # To an author our packages are third parties.
+    rules = ("--config", ROOT / "pyproject.toml", "--config", "lint.isort.known-first-party = []")
+    for command in (("check",), ("format", "--check")):
+        done = python("-m", "ruff", *command, "--no-cache", *rules, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.nightly
+def test_templates_have_no_error_of_types(write, tmp_path):
+    pytest.importorskip("pyright")
+    for kind in KINDS:
+        write(kind)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
+    done = python("-m", "pyright", "-p", tmp_path, "--pythonpath", sys.executable)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("credit", "My_Rule"), "'My_Rule' is no name: write small letters, digits and -"),
+        (("store", "memory"), "store 'memory' (plugin 'agl-core') has this name already"),
+        (("credit", "mine", "--folder", "."), ". is not empty; name another one with --folder"),
+    ],
+)
+def test_new_refuses_what_would_not_work(agl, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").touch()
+    refused = agl("new", *arguments)
+    assert refused.code == 2
+    assert message in refused.err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_new_imports_no_suite():
+    """The commands of a package that authors install load nothing heavy."""
+    code = "import agl_testing.new_package, sys; print(*sys.modules)"
+    heavy = {"pydantic", "pytest", "agl_records", "agl_learning", "fastapi"}
+    assert heavy & set(python("-c", code, check=True).stdout.split()) == set()
