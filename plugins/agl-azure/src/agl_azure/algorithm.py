@@ -161,8 +161,8 @@ class AzureSFT(AzureOptions, PaidTraining):
                 f"takes {MAX_BYTES:,}. Lower keep_fraction or tasks_per_iteration"
             )
         job = await self._jobs.finish(content, version, number)
-        metrics = {**self.cost_metrics(cost, job.trained_tokens), "job_id": job.job_id}
-        return Version(number, job.model, metrics)
+        metrics = {**self.cost_metrics(cost, job.trained_tokens), "job_id": job.id}
+        return Version(number, str(job.fine_tuned_model), metrics)
 
     async def _prune(self) -> None:
         """Delete deployments that shall not stay, and say which ones do."""

@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openai import AsyncAzureOpenAI, NotFoundError, OpenAIError
+from openai.types.fine_tuning import FineTuningJob
 
 from agl.errors import AglError
 from agl_azure.client import MAX_RETRIES, AzureClient, Keys, NotYetError, pause_after
@@ -26,16 +26,6 @@ BILLED_REQUEST_LOOKS = 3
 REQUEST_SECONDS = 120.0
 FILE_SECONDS = 1800.0
 """How long the service may take to read a file."""
-
-
-@dataclass(frozen=True)
-class FinishedJob:
-    """A job that made a model."""
-
-    job_id: str
-    model: str
-    trained_tokens: int | None
-    """As billed; None where the service did not say."""
 
 
 class Jobs(AzureClient):
@@ -88,8 +78,8 @@ class Jobs(AzureClient):
         """The entry of a version's job; not of one that failed."""
         return self._notes.last("job", version=number, round=self._round(number))
 
-    async def finish(self, content: bytes, version: "Version", number: int) -> FinishedJob:
-        """The job that makes version ``number`` out of ``version``, started where it was not.
+    async def finish(self, content: bytes, version: "Version", number: int) -> FineTuningJob:
+        """The job that made version ``number`` out of ``version``, started where it was not.
 
         Raises:
             ConfigError: Azure does not take the key, the model or the file.
@@ -236,7 +226,7 @@ class Jobs(AzureClient):
                 return job.id
         return None
 
-    async def _wait_for(self, job_id: str) -> FinishedJob:
+    async def _wait_for(self, job_id: str) -> FineTuningJob:
         """Return when the job has made a model; hours, often.
 
         Raises:
@@ -244,13 +234,13 @@ class Jobs(AzureClient):
                 error and last events.
         """
 
-        async def look() -> FinishedJob:
+        async def look() -> FineTuningJob:
             job = await self._jobs.retrieve(job_id)
             if job.status in JOB_ENDS:
                 raise failed_job(job_id, job.status, job.error, await self._events(job_id))
             if job.status != "succeeded" or not job.fine_tuned_model:
                 raise NotYetError(job.status)
-            return FinishedJob(job_id, job.fine_tuned_model, job.trained_tokens)
+            return job
 
         seconds = self.options.job_timeout_seconds
         return await self.until(look, f"fine-tuning job {job_id!r} to end", seconds)

@@ -34,7 +34,6 @@ class Pool:
         self._idle: dict[tuple[str, int], list[Connection]] = {}
         self.open: set[Connection] = set()
         """At work or idle."""
-        self._emptied = asyncio.Event()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> "Connection":
         """Post JSON, and return when the answer's status and headers are there.
@@ -55,11 +54,9 @@ class Pool:
 
     async def close(self) -> None:
         """Close every connection; no calls may follow."""
-        self._emptied.clear()
         for connection in self.open:
             connection.abort()
-        if self.open:
-            await self._emptied.wait()
+        await asyncio.sleep(0)
 
     def _take(self, address: tuple[str, int]) -> "Connection | None":
         idle = self._idle.get(address)
@@ -73,14 +70,8 @@ class Pool:
 
     async def _connect(self, address: tuple[str, int]) -> "Connection":
         loop, connection = asyncio.get_running_loop(), Connection(self, address)
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await loop.create_connection(lambda: connection, *address)
-        except BaseException:
-            # Cancelled between its beginning and the return of that call, it is closed by uvloop
-            # and never told so; ``close`` would wait for it for ever.
-            self.drop(address, connection)
-            raise
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await loop.create_connection(lambda: connection, *address)
         return connection
 
     def keep(self, address: tuple[str, int], connection: "Connection") -> None:
@@ -88,8 +79,6 @@ class Pool:
 
     def drop(self, address: tuple[str, int], connection: "Connection") -> None:
         self.open.discard(connection)
-        if not self.open:
-            self._emptied.set()
         if connection in (idle := self._idle.get(address, [])):
             idle.remove(connection)
 

@@ -1,7 +1,7 @@
 """Prompt, response and reward of each turn; ``TraceTree`` is 0.3's face of agl's tree of spans."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -113,16 +113,11 @@ class TraceTree:
 
     def traverse(self) -> "list[TraceTree]":
         """This one and all below it, each before its children."""
-        return list(self._walk())
-
-    def _walk(self) -> "Iterator[TraceTree]":
-        yield self
-        for child in self.children:
-            yield from child._walk()
+        return [self, *(tree for child in self.children for tree in child.traverse())]
 
     def find_id(self, id: str) -> "TraceTree | None":
         """The one of that id, here or below."""
-        return next((tree for tree in self._walk() if tree.id == id), None)
+        return next((tree for tree in self.traverse() if tree.id == id), None)
 
     def names_tuple(self) -> tuple[str, list[Any]]:
         """Its name, with that of the agent that it is, and the same of each child."""
@@ -149,7 +144,7 @@ class TraceTree:
         """Hang detached spans under those in whose time they happened."""
         root = self._node()
         root.repair()
-        trees = {id(tree.span): tree for tree in self._walk()}
+        trees = {id(tree.span): tree for tree in self.traverse()}
         for node in root.walk():
             trees[id(node.span)].children = [trees[id(child.span)] for child in node.children]
 
