@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, spec_from_loader
@@ -109,17 +110,10 @@ def rest(module: str) -> Callable[[str], Any]:
         if not name.startswith("_"):
             from agentlightning._refused import REFUSED
 
-            path = path_of(module)
-            if name in REFUSED.get(path, ()):
-                refuse(module, name, REFUSED[path][name])
-            try:
-                value = _found(module, path, name)
-            except LookupError:
-                for refused in REFUSED.values():
-                    if name in refused:
-                        refuse(module, name, refused[name])
-            else:
-                vars(sys.modules[module])[name] = value
+            if name in REFUSED:
+                refuse(module, name, REFUSED[name])
+            with suppress(LookupError):
+                value = vars(sys.modules[module])[name] = _found(module, path_of(module), name)
                 return value
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
@@ -165,9 +159,9 @@ class Finder:
 
         spec = PathFinder.find_spec(name, path, target)
         if spec is None:
-            from agentlightning._refused import REFUSED
+            from agentlightning._refused import MODULES
 
-            return spec_from_loader(name, _REFUSING) if path_of(name) in REFUSED else None
+            return spec_from_loader(name, _REFUSING) if path_of(name) in MODULES.split() else None
         loader = spec.loader
         if loader is not None and not path_of(name).startswith("_"):
             run = loader.exec_module

@@ -199,7 +199,7 @@ def home_of(path: str, name: str) -> Home | None:
 
     None where agl has nothing of this meaning; ``advice_for`` says what to use.
     """
-    if name in REFUSED.get(path, {}):
+    if name in REFUSED:
         return None
     if name in RENAMED:
         renamed = RENAMED[name]
@@ -215,9 +215,9 @@ def home_of(path: str, name: str) -> Home | None:
     return None
 
 
-def advice_for(path: str, name: str) -> str:
+def advice_for(name: str) -> str:
     """What to use in place of a name that agl does not have."""
-    refused = REFUSED.get(path, {}).get(name)
+    refused = REFUSED.get(name)
     return f"agl refuses it: {refused}" if refused else INSTEAD.get(name, OTHERWISE)
 
 

@@ -141,7 +141,7 @@ class _Reader(Changes):
                     groups.setdefault(module, []).append(_as(alias.name, alias.asname))
                     continue
                 kept.append(alias)
-                self.look(node, f"{TOP}.{below}", advice_for(path, alias.name))
+                self.look(node, f"{TOP}.{below}", advice_for(alias.name))
                 continue
             self.bound.names[local] = (path, alias.name)
             if home is None:
@@ -149,7 +149,7 @@ class _Reader(Changes):
                     groups.setdefault("", [])
                     continue
                 kept.append(alias)
-                self.look(node, alias.name, advice_for(path, alias.name))
+                self.look(node, alias.name, advice_for(alias.name))
                 continue
             is_renamed = is_renamed or home.name != alias.name
             asname = alias.asname or (alias.name if home.name != alias.name else None)
@@ -204,7 +204,7 @@ class _Reader(Changes):
             if value is not None:
                 self.replace(node, value, "agl takes the text")
                 return
-            self.look(node, name, advice_for(path, name))
+            self.look(node, name, advice_for(name))
             if root in self.bound.tops:
                 self.wanted.setdefault(f"import {TOP}")
                 becomes = ".".join(filter(None, (TOP, path, name)))
