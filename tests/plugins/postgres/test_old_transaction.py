@@ -20,7 +20,7 @@ UPDATE rollout SET status = 'succeeded', position = NULL WHERE position IS NOT N
 def pages_read(connection, head):
     """How much a claim looks at that begins there."""
     sql = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {SQL['queue']}"
-    ((plan,),) = ask(connection, sql, [head, [], 5]).fetchall()
+    ((plan,),) = ask(connection, sql, [head, 5]).fetchall()
     connection.rollback()
     plan = json.loads(plan) if isinstance(plan, str) else plan
     return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]

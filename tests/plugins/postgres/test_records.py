@@ -6,7 +6,7 @@ import pytest
 
 from agl.errors import InvalidRecordError
 from agl.types import RolloutConfig
-from agl_postgres import PostgresLightningStore, rounds
+from agl_postgres import PostgresLightningStore, tables
 from agl_postgres.lookups import PostgresLookups, storable
 from agl_testing.store_steps import span_of
 
@@ -81,7 +81,7 @@ async def test_idle_claims_leave_nothing_behind(store):
 
 
 async def test_attempts_that_may_not_end_yet_hide_none_behind_them(url, server, monkeypatch, store):
-    monkeypatch.setattr(rounds, "MOST_OVERDUE", 2)
+    monkeypatch.setattr(tables, "MOST_OVERDUE", 2)
     patient = RolloutConfig(unresponsive_seconds=3600)
     for number in range(5):
         await store.start_rollout(number, config=patient)

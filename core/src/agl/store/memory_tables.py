@@ -26,7 +26,7 @@ class _Key(NamedTuple):
     rollout_id: str
 
 
-class _AttemptRow(NamedTuple):
+class AttemptRow(NamedTuple):
     attempt_id: str
     rollout_id: str
     stored: StoredAttempt
@@ -48,7 +48,7 @@ class MemoryTables(Tables):
         self.rollouts = Table[Rollout](log, "rollout_id", status=of("status"), run=_run)
         self.queue = Queue[Rollout](log, "rollout_id")
         self.rollout_keys = Table[_Key](log, "key", rollout_id=of("rollout_id"))
-        self.attempts = Table[_AttemptRow](
+        self.attempts = Table[AttemptRow](
             log,
             "attempt_id",
             rollout_id=of("rollout_id"),
@@ -162,7 +162,7 @@ class MemoryTables(Tables):
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
         ids = stored.attempt.attempt_id, stored.attempt.rollout_id
-        self.attempts.save(_AttemptRow(*ids, stored, deadline, key))
+        self.attempts.save(AttemptRow(*ids, stored, deadline, key))
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         _, row = self.attempts.rows[stored.attempt.attempt_id]

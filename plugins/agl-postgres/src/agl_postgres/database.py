@@ -23,7 +23,7 @@ from agl.store.engine.operations import Outcome, run_all
 from agl.store.waiting import Effects
 from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import Connection, PostgresLookups
-from agl_postgres.rounds import Again, Alone, Missing
+from agl_postgres.rounds import Missing
 from agl_postgres.tables import PostgresTables
 
 T = TypeVar("T")
@@ -115,20 +115,16 @@ class PostgresDatabase:
     ) -> tuple[list[Outcome], Effects]:
         """Run operations in one transaction; see ``run_all``, and ``rounds``."""
         guarded = [_guarded(operation) for operation in operations]
-        self.tables.num_claims, self.tables.is_alone = len(operations), False
+        self.tables.num_operations = len(operations)
         tries = 0
         for _ in range(_MOST_ROUNDS):
             try:
                 if self._is_broken:
                     self.tables.reconnect()
                     self._is_broken = False
-                return run_all(self.tables, guarded, lambda: now() + self.ahead)
-            except Again:
-                continue
-            except Alone:
-                if len(operations) > 1:  # the writer runs each on its own
-                    raise
-                self.tables.is_alone = True
+                done = run_all(self.tables, guarded, lambda: now() + self.ahead)
+                if not self.tables.num_rounds:  # else another one follows
+                    return done
             except _COLLIDED:
                 tries += 1
                 if tries == _MOST_TRIES:
@@ -136,7 +132,6 @@ class PostgresDatabase:
             except psycopg.OperationalError as error:
                 self._is_broken = not isinstance(error, errors.ProgramLimitExceeded)
                 raise
-        self.tables.begin()  # the transaction goes on no more: its locks go
         self.tables.roll_back()
         raise StoreError(f"store {self.path!r}: operations that need {_MOST_ROUNDS} rounds")
 

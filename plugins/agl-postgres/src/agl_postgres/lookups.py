@@ -1,6 +1,8 @@
 """Reading a store over a connection to PostgreSQL."""
 
+import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -18,11 +20,27 @@ SQL: Final = statements(
     newest="t.n = r.n AND t.sequence_id = (SELECT max(sequence_id) FROM attempt WHERE n = r.n)",
 )
 """The statements, by name."""
+_TYPES: Final = {int: "bigint", str: "text", float: "float8"}
 
 
 def ask(connection: Connection, sql: str, values: Sequence[Any] = ()) -> "psycopg.Cursor[Any]":
     """Run a statement that has ``?`` for each value."""
     return connection.execute(sql.replace("?", "%s").encode(), values)
+
+
+@cache
+def batched(name: str, types: tuple[type, ...]) -> str:
+    """A statement for many values at once: each row comes behind the number of its values.
+
+    Args:
+        types: Of the values; the statement gets an array of their numbers, and one of each.
+    """
+    columns = [f"p{number}" for number in range(len(types))]
+    places = iter(columns)
+    sql = re.sub(r"\?", lambda _: f"v.{next(places)}", SQL[name])
+    arrays = ", ".join(f"?::{_TYPES[one]}[]" for one in (int, *types))
+    values = f"unnest({arrays}) AS v({', '.join(['i', *columns])})"
+    return f"SELECT v.i, s.* FROM {values}, LATERAL ({sql}) AS s"
 
 
 class PostgresLookups(SqlLookups):

@@ -1,60 +1,40 @@
 -- What the store in PostgreSQL asks besides the statements of agl_sqlite/statements.sql, by name.
--- An operation asks for records by their ids; these find those of many operations at once.
+-- Those that operations ask are run for many values at once; see batched in lookups.py.
 
 -- name: lock
 SELECT pg_advisory_xact_lock(n) FROM unnest(?::bigint[]) AS n;
 
--- name: key
-SELECT key, rollout_id FROM rollout WHERE key = ANY(?);
-
--- name: claim
-SELECT t.key, r.rollout_id, t.attempt_id FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE t.key = ANY(?) AND t.status = 'preparing' ORDER BY t.a;
-
 -- name: queue
-SELECT {rollout} FROM rollout r WHERE r.position >= ? AND r.n <> ALL(?)
+SELECT {rollout}, r.position FROM rollout r WHERE r.position >= ?
 ORDER BY r.position LIMIT ? FOR UPDATE SKIP LOCKED;
 
 -- name: lock_rollouts
 SELECT n FROM rollout WHERE n = ANY(?) ORDER BY n FOR UPDATE;
 
 -- name: rollouts
-SELECT {rollout} FROM rollout r WHERE r.n = ANY(?);
+SELECT {rollout} FROM rollout r WHERE r.n = ?;
 
--- name: attempts
-SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE t.n = ANY(?) ORDER BY t.sequence_id;
+-- name: attempts_of_rollout
+SELECT {attempt}, t.next_sequence, t.reward_place, t.key FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.n = ?;
+
+-- name: attempts_of_key
+SELECT {attempt}, t.next_sequence, t.reward_place, t.key FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.key = ? AND t.status = 'preparing';
+
+-- name: attempts_of_worker
+SELECT {attempt}, t.next_sequence, t.reward_place, t.key FROM attempt t JOIN rollout r ON r.n = t.n
+WHERE t.worker_id = ? AND t.status IN ('preparing', 'running');
 
 -- name: overdue_since
 SELECT r.rollout_id, t.attempt_id, t.deadline, t.a FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.deadline < ? AND (t.deadline, t.a) > (?, ?) ORDER BY t.deadline, t.a LIMIT ?;
 
--- name: workers
-SELECT {worker} FROM worker WHERE worker_id = ANY(?);
+-- name: span
+SELECT FROM span WHERE a = ? AND span_id = ?;
 
--- name: open
-SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE t.worker_id = ANY(?) AND t.status IN ('preparing', 'running');
-
--- name: spans
-SELECT a, span_id FROM span JOIN unnest(?::bigint[], ?::text[]) AS v(a, span_id)
-USING (a, span_id);
-
--- name: versions
-SELECT kind, key, version FROM document JOIN unnest(?::text[], ?::text[]) AS v(kind, key)
-USING (kind, key);
-
--- name: snapshots
-SELECT {resources} FROM resources WHERE resources_id = ANY(?);
-
--- name: rollout_numbers
-SELECT nextval('rollouts') FROM generate_series(1, ?);
-
--- name: position_numbers
-SELECT nextval('positions') FROM generate_series(1, ?);
-
--- name: attempt_numbers
-SELECT nextval('attempts') FROM generate_series(1, ?);
+-- name: number
+SELECT nextval(?::regclass) WHERE ? > 0;
 
 -- name: save_resources
 INSERT INTO resources (resources_id, create_time, update_time, version, body)

@@ -1,39 +1,45 @@
 """What the engine's operations keep and find in PostgreSQL, by rounds that read ahead."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal
 
 from agl.store import rules
-from agl.store.engine.tables import StoredAttempt, attempted
-from agl.store.packed_span import AnySpan
+from agl.store.engine.tables import StoredAttempt
+from agl.store.memory_tables import MemoryTables
+from agl.store.packed_span import AnySpan, packed
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
-from agl.utils.json_values import copy_of_record, json_of
-from agl_postgres.lookups import SQL, ask, storable
-from agl_postgres.rounds import Missing, Rounds, Rows, lock_number
+from agl.utils.json_values import json_of
+from agl_postgres.lookups import SQL, Connection, ask, storable
+from agl_postgres.rounds import Rounds, Rows, lock_number
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.rows import (
     changed_attempt,
     changed_fields,
     changed_place,
+    resources_of,
     row_of_attempt,
     row_of_document,
     row_of_rollout,
     row_of_span,
     row_of_worker,
+    worker_of,
 )
 from agl_sqlite.sql_lookups import delete_rollouts
 
+MOST_OVERDUE = 1000
+"""So many attempts are looked at in one transaction, and the next ones in the next."""
+_FIRST: Final = (float("-inf"), 0)
+
 
 class PostgresTables(Rounds):
-    """The engine's ``Tables``."""
+    """The engine's ``Tables``: those in memory answer, and what changes them is also written."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        super().__init__(connect)
+        self._looked_until: tuple[float, int] = _FIRST
+        """Deadline and number of the last attempt that the watchdog has seen."""
 
     # --- what reads or writes many records: alone, as it sees what is written
-
-    def _directly(self) -> None:
-        if not self.is_alone:
-            self._wants_alone = True
-            raise Missing
-        self._flush()
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         self._directly()
@@ -54,9 +60,9 @@ class PostgresTables(Rounds):
 
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
         self._directly()
-        self._num_unwritten += 1
+        self.touch()
         # Who puts one has read its version, and nobody deletes it meanwhile.
-        locks = sorted(lock_number("document", (kind, key)) for key in keys)
+        locks = sorted(lock_number("document_version", (kind, key)) for key in keys)
         ask(self._connection, SQL["lock"], [locks])
         sql = "DELETE FROM document WHERE kind = ? AND key = ANY(?)"
         return ask(self._connection, sql, [kind, storable(keys)]).rowcount
@@ -66,189 +72,175 @@ class PostgresTables(Rounds):
         self.rows("SET LOCAL enable_seqscan = off")
         counts, num_queued = delete_rollouts(self, rollout_ids, only_count=only_count)
         if not only_count:
-            self._num_unwritten += 1
+            self.touch()
             self.effects.dequeued += num_queued
-            self._known["rollout"] |= dict.fromkeys(rollout_ids)
-            gone = set(rollout_ids)
-            for open_ones in self._known["open"].values():
-                for one, stored in list(open_ones.items()):
-                    if stored.attempt.rollout_id in gone:
-                        del open_ones[one]
+            self.memory.delete_rollouts(rollout_ids, only_count=False)
         return counts
 
     # --- rollouts
 
     def new_id(self, prefix: Literal["ro", "at"]) -> str:
-        return make_id(prefix, self._number("rollout" if prefix == "ro" else "attempt"))
+        return make_id(prefix, self._number("rollouts" if prefix == "ro" else "attempts"))
 
-    def _number(self, kind: str) -> int:
+    def _number(self, sequence: str) -> int:
         """The next one; 0 in a round that lacks it."""
-        self._next[kind] += 1
-        return next(iter(self._numbers[kind][self._next[kind] - 1 :]), 0)
+        self._next[sequence] += 1
+        rows = self._want("number", sequence, self._next[sequence])
+        return rows[0][0] if rows else 0
+
+    def _want_rollouts(self, rollout_ids: Iterable[str]) -> None:
+        for number in map(number_of, rollout_ids):
+            self._want("rollouts", number)
+            self._want("attempts_of_rollout", number)
+
+    def _with(self, rollout_id: str) -> MemoryTables:
+        """The tables in memory, once a rollout is there with its attempts."""
+        self._want_rollouts([rollout_id])
+        self._need("rollouts", number_of(rollout_id))
+        self._need("attempts_of_rollout", number_of(rollout_id))
+        return self.memory
 
     def rollout(self, rollout_id: str) -> Rollout | None:
-        self._want("attempts", rollout_id)  # which is asked for as well
-        return self._need("rollout", rollout_id)
+        return self._with(rollout_id).rollout(rollout_id)
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
+        self._want_rollouts(rollout_ids)
         for one in rollout_ids:
-            self._want("rollout", one)
-        views: list[Rollout] = []
-        for rollout in filter(None, map(self.rollout, rollout_ids)):
-            latest, view = self.latest_attempt(rollout.rollout_id), copy_of_record(rollout)
-            views.append(view if latest is None else attempted(view, copy_of_record(latest)))
-        return views
+            self._with(one)
+        return self.memory.views(rollout_ids)
 
     def rollout_id_of_key(self, key: str) -> str | None:
-        found = self._want("key", key)
-        if found is not None and found not in self._known["rollout"]:
-            for one in filter(None, self._known["key"].values()):  # those of all keys at once
-                self._want("rollout", one)
-                self._want("attempts", one)
-        return found
+        found = [rollout_id for (rollout_id,) in self._want("rollout_id_of_key", key)]
+        if found and ("rollouts", number_of(found[0])) not in self._found:
+            for (name, *_), rows in self._found.items():  # those of all keys at once
+                if name == "rollout_id_of_key":
+                    self._want_rollouts(rollout_id for (rollout_id,) in rows)
+        return found[0] if found else self.memory.rollout_id_of_key(key)
 
     def first_queued(self) -> Rollout | None:
-        for rollout_id in self._known["queue"]:
-            rollout = self._known["rollout"][rollout_id]
-            if rollout_id in self._queued_here and not self._is_whole_queue:
-                break
-            if rollout is not None and rollout.status in rules.QUEUED:
-                return rollout
-        if not self._is_whole_queue:
-            self._need("queue", None)
-        return None
+        first = self.memory.first_queued()
+        is_read = first is not None and self.memory.queue.rows[first.rollout_id][0] < 0
+        if is_read or self._is_whole_queue:
+            return first
+        self._need(*self._queue)  # what is queued here is behind all that others queued
+        return self.first_queued()
 
     def _position(self, rollout: Rollout) -> int | None:
-        if rollout.status not in rules.QUEUED:
-            return None
-        queue = self._known["queue"]
-        queue.pop(rollout.rollout_id, None)
-        queue[rollout.rollout_id] = None
-        self._queued_here.add(rollout.rollout_id)
-        return self._number("position")
+        return self._number("positions") if rollout.status in rules.QUEUED else None
 
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
         row = row_of_rollout(rollout, self._position(rollout), key)
         self._keep("insert_rollout", row[0], row)
-        if key is not None:
-            self._known["key"][key] = rollout.rollout_id
-        self._known["rollout"][rollout.rollout_id] = copy_of_record(rollout)
-        self._known["attempts"][rollout.rollout_id] = {}
+        self._found |= {("rollouts", row[0]): [], ("attempts_of_rollout", row[0]): []}
+        self.memory.insert_rollout(rollout, key)
 
     def move_rollout(self, rollout: Rollout) -> None:
         row = changed_place(rollout, self._position(rollout))
         self._keep("move_rollout", row[-1], row)
-        self._known["rollout"][rollout.rollout_id] = rollout
+        self.memory.move_rollout(rollout)
 
     def edit_rollout(self, rollout: Rollout) -> None:
         row = changed_fields(rollout)
         self._keep("edit_rollout", row[-1], row)
-        self._known["rollout"][rollout.rollout_id] = copy_of_record(rollout)
+        self.memory.edit_rollout(rollout)
 
     # --- attempts
 
     def attempt(self, rollout_id: str, attempt_id: str) -> StoredAttempt | None:
-        self._want("rollout", rollout_id)  # which is asked for as well, and locked
-        return self._need("attempts", rollout_id).get(attempt_id)
+        return self._with(rollout_id).attempt(rollout_id, attempt_id)
 
     def latest_attempt(self, rollout_id: str) -> Attempt | None:
-        self._want("rollout", rollout_id)
-        *_, latest = [None, *self._need("attempts", rollout_id).values()]
-        return latest and latest.attempt
+        return self._with(rollout_id).latest_attempt(rollout_id)
 
     def next_sequence_of_all(self, rollout_id: str) -> int:
-        made: Iterable[StoredAttempt] = self._need("attempts", rollout_id).values()
-        return max((one.next_sequence for one in made), default=1)
+        return self._with(rollout_id).next_sequence_of_all(rollout_id)
 
     def open_attempt_of(self, worker_id: str) -> Attempt | None:
         self._want("worker", worker_id)
-        open_ones: dict[str, StoredAttempt] = self._need("open", worker_id)
-        newest = max(open_ones, key=number_of, default=None)
-        return None if newest is None else open_ones[newest].attempt
+        self._need("attempts_of_worker", worker_id)
+        made = [row.stored.attempt for _, row in self.memory.attempts.where("worker", worker_id)]
+        return max(made, key=lambda attempt: number_of(attempt.attempt_id), default=None)
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
-        if None not in self._known["overdue"]:
-            self._need("overdue", now)
-        found = self._known["overdue"][None]
-        for rollout_id, _ in found:
-            self._want("rollout", rollout_id)
-            self._want("attempts", rollout_id)
-        for rollout_id, _ in found:  # their workers too
-            for stored in (self._known["attempts"].get(rollout_id) or {}).values():
-                if stored.attempt.status in rules.OPEN and stored.attempt.worker_id is not None:
-                    self._want("worker", stored.attempt.worker_id)
-                    self._want("open", stored.attempt.worker_id)
-        overdue = [(self.rollout(one), self.attempt(one, of)) for one, of in found]
-        return [(rollout, stored) for rollout, stored in overdue if rollout and stored]
+        # Once a transaction, at the time of its first round.
+        self._overdue = self._overdue or ("overdue_since", now, *self._looked_until, MOST_OVERDUE)
+        rows = self._need(*self._overdue)
+        self._looked_until = rows[-1][2:] if len(rows) == MOST_OVERDUE else _FIRST
+        self._want_rollouts(rollout_id for rollout_id, *_ in rows)
+        for rollout_id, *_ in rows:  # their workers too
+            for _, row in self.memory.attempts.where("rollout_id", rollout_id):
+                worker_id = row.stored.attempt.worker_id
+                if row.stored.attempt.status in rules.OPEN and worker_id is not None:
+                    self._want("worker", worker_id)
+                    self._want("attempts_of_worker", worker_id)
+        found = [(self.rollout(one), self.attempt(one, of)) for one, of, *_ in rows]
+        return [(rollout, stored) for rollout, stored in found if rollout and stored]
 
     def made_by(self, key: str) -> list[tuple[str, str]]:
-        return self._want("claim", key) or []
+        self._want("attempts_of_key", key)
+        made = self.memory.made_by(key)
+        self._want_rollouts(rollout_id for rollout_id, _ in made)
+        return made
 
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
-        attempt = stored.attempt
         row = row_of_attempt(stored, deadline, key)
         self._keep("insert_attempt", row[0], row)
-        if key is not None:
-            made = self._known["claim"].setdefault(key, [])
-            made.append((attempt.rollout_id, attempt.attempt_id))
-        self._keep_attempt(stored)
+        self.memory.insert_attempt(stored, deadline, key)
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
         row = changed_attempt(stored, deadline)
         self._keep("save_attempt", row[-1], row)
-        self._keep_attempt(stored)
-
-    def _keep_attempt(self, stored: StoredAttempt) -> None:
-        attempt = stored.attempt
-        self._known["attempts"][attempt.rollout_id][attempt.attempt_id] = stored
-        for worker, open_ones in self._known["open"].items():
-            open_ones.pop(attempt.attempt_id, None)
-            if worker == attempt.worker_id and attempt.status in rules.OPEN:
-                open_ones[attempt.attempt_id] = stored
+        self.memory.save_attempt(stored, deadline)
 
     # --- spans
 
     def known_spans(self, attempt_id: str, span_ids: Sequence[str]) -> set[str]:
         number = number_of(attempt_id)
-        return {one for one in span_ids if self._want("span", (number, one))}
+        stored = {one for one in span_ids if self._want("span", number, one)}
+        return stored | self.memory.known_spans(attempt_id, span_ids)
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
         number = number_of(attempt_id)
+        spans = list(map(packed, spans))
         for span in spans:
             self._keep("insert_span", (number, span.span_id), row_of_span(number, span))
-            self._known["span"][number, span.span_id] = True
+        self.memory.insert_spans(attempt_id, spans)
 
     # --- documents, resources, workers
 
     def document_version(self, kind: str, key: str) -> int:
-        return self._want("document", (kind, key)) or 0
+        rows = self._want("document_version", kind, key)
+        if (made := self.memory.documents.get((kind, key))) is not None:
+            return made.version
+        return rows[0][0] if rows else 0
 
     def save_document(self, document: Document) -> None:
         place = document.kind, document.key
         self._keep("save_document", place, row_of_document(document))
-        self._known["document"][place] = document.version
+        self.memory.documents.save(document.changed(body=None))
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
-        return self._need("snapshot", resources_id)
+        rows = self._need("resources", resources_id)
+        return self.memory.resources(resources_id) or next(map(resources_of, rows), None)
 
     @property
     def latest_resources_id(self) -> str | None:
-        return self._want("latest", None)
+        rows = self._want("latest_resources_id")
+        return self.memory.latest_resources_id or (rows[0][0] if rows else None)
 
     def save_resources(self, update: ResourcesUpdate) -> None:
         body = json_of(update.resources, f"resources {update.resources_id!r}")
         about = update.resources_id, update.create_time, update.update_time, update.version
         self._keep("save_resources", update.resources_id, (*about, body))
-        self._known["snapshot"][update.resources_id] = update
-        if not update.resources_id.startswith(rules.IMPORTED):
-            self._known["latest"][None] = update.resources_id
+        self.memory.save_resources(update)
 
     def worker(self, worker_id: str) -> Worker | None:
-        self._want("open", worker_id)  # which is asked for as well
-        return self._need("worker", worker_id)
+        self._want("attempts_of_worker", worker_id)  # which is asked for as well
+        rows = self._need("worker", worker_id)
+        return self.memory.worker(worker_id) or next(map(worker_of, rows), None)
 
     def save_worker(self, worker: Worker) -> None:
         self._keep("save_worker", worker.worker_id, row_of_worker(worker))
-        self._known["worker"][worker.worker_id] = worker
+        self.memory.save_worker(worker)
