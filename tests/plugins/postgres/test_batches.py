@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from agl.store.engine.records import update_resources
 from agl.types import EnqueueRolloutRequest, RolloutConfig
 from agl_postgres import PostgresLightningStore
 
@@ -30,6 +31,14 @@ async def test_a_large_claim_and_a_large_repetition(store):
     assert [one.input for one in claimed] == list(range(250))
     pairs = [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
     assert await store.get_many_span_sequence_ids(pairs) == [1] * 250
+
+
+async def test_resources_that_are_updated_again_in_a_transaction_are_the_latest(store):
+    def update(tables, now):
+        return [update_resources(tables, now, name, {}).version for name in "aba"]
+
+    assert await asyncio.to_thread(store.write, update) == [1, 1, 2]
+    assert (await store.get_latest_resources()).resources_id == "a"
 
 
 async def test_many_attempts_may_be_overdue_at_once(store):

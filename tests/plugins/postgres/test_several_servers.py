@@ -121,7 +121,7 @@ async def test_what_was_committed_is_not_done_again_though_its_answer_is_lost(st
 
 async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores, url):
     tables, locked = stores[0]._database.tables, []
-    flush = tables._flush
+    flush = tables.flush
 
     def look_and_flush():
         with psycopg.connect(url) as other:
@@ -129,7 +129,7 @@ async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores,
             locked.extend(other.execute(sql, [tables._lock]).fetchone())
         flush()
 
-    tables._flush = look_and_flush
+    tables.flush = look_and_flush
     await stores[0].enqueue_rollout({"n": 1})
     await stores[0].delete_documents("kind", ["key"])
     assert locked

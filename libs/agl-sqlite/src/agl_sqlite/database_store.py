@@ -56,7 +56,6 @@ class DatabaseStore(EngineStore, Generic[D]):
 
     async def check_health(self) -> None:
         self._check_usable()
-        self._database.check()
         if self._writer.failing_since is not None:
             # It may work again, and nobody has noticed.
             await self._submit_once(Job(self._write_something))

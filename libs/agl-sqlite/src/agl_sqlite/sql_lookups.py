@@ -53,10 +53,12 @@ def statements(
         column: How a column is read.
     """
     # Attempts have the number of their rollout, and not its id.
-    of_attempt = (f"{'r' if one == 'rollout_id' else 't'}.{one}" for one in ATTEMPT_FIELDS)
+    names = (f"{'r' if one == 'rollout_id' else 't'}.{one}" for one in ATTEMPT_FIELDS)
+    of_attempt = ", ".join(map(column, names))
     words = {
         "rollout": ", ".join(column(f"r.{name}") for name in ROLLOUT_FIELDS),
-        "attempt": ", ".join(map(column, of_attempt)),
+        "attempt": of_attempt,
+        "stored_attempt": f"{of_attempt}, t.next_sequence, t.reward_place",
         "worker": ", ".join(map(column, WORKER_FIELDS)),
         "resources": RESOURCES_COLUMNS,
         "body": body,

@@ -11,9 +11,7 @@ SELECT (SELECT count(*) FROM rollout) AS total_rollouts,
 -- name: counters
 SELECT (SELECT coalesce(max(n), 0) FROM rollout),
        (SELECT coalesce(max(a), 0) FROM attempt),
-       (SELECT coalesce(max(position), 0) FROM rollout WHERE position IS NOT NULL),
-       (SELECT coalesce(max(r), 0) FROM resources),
-       (SELECT coalesce(max(touched), 0) FROM resources);
+       (SELECT coalesce(max(position), 0) FROM rollout WHERE position IS NOT NULL);
 
 -- name: num_queued
 SELECT count(*) FROM rollout WHERE position IS NOT NULL;
@@ -50,11 +48,11 @@ FROM rollout r LEFT JOIN attempt t ON {newest};
 SELECT {attempt} FROM attempt t JOIN rollout r ON r.n = t.n;
 
 -- name: attempt
-SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
+SELECT {stored_attempt} FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.a = ? AND t.attempt_id = ? AND t.n = ? AND r.rollout_id = ?;
 
 -- name: latest_attempt
-SELECT {attempt}, t.next_sequence, t.reward_place FROM attempt t JOIN rollout r ON r.n = t.n
+SELECT {stored_attempt} FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.n = ? AND r.rollout_id = ? ORDER BY t.sequence_id DESC LIMIT 1;
 
 -- name: next_sequence_of_all
@@ -126,8 +124,8 @@ SELECT resources_id FROM resources WHERE substr(resources_id, 1, 9) <> 'imported
 ORDER BY touched DESC LIMIT 1;
 
 -- name: save_resources
-INSERT INTO resources (r, resources_id, create_time, update_time, version, touched, body)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO resources (resources_id, create_time, update_time, version, body, touched)
+VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(touched), 0) + 1 FROM resources))
 ON CONFLICT (resources_id) DO UPDATE
 SET update_time = excluded.update_time, version = excluded.version, touched = excluded.touched,
     body = excluded.body;

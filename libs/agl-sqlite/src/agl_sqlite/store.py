@@ -67,6 +67,11 @@ class SqliteLightningStore(DatabaseStore[SqliteDatabase]):
         if self._database.has_deadlines:
             self._watchdog.start()
 
+    async def check_health(self) -> None:
+        self._check_usable()
+        self._database.check()
+        await super().check_health()
+
     async def restore(self, operation: Callable[[SqliteTables, float], T]) -> T:
         """Put what another file held into the tables as it was; open the store anew afterwards."""
         return await self._write(operation)

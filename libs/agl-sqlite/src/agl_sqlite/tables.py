@@ -5,29 +5,18 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from pydantic_core import from_json, to_json
 
 from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
 from agl.store.packed_span import AnySpan
-from agl.types import Attempt, Document, Failure, ResourcesUpdate, Rollout, Worker
+from agl.types import Attempt, Failure, ResourcesUpdate, Rollout, Worker
 from agl.utils.json_values import json_of
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.lookups import SQL
-from agl_sqlite.rows import (
-    changed_attempt,
-    changed_fields,
-    changed_place,
-    rollout_of,
-    row_of_attempt,
-    row_of_document,
-    row_of_rollout,
-    row_of_span,
-    row_of_worker,
-    stored_attempt_of,
-)
+from agl_sqlite.rows import rollout_of, stored_attempt_of
 from agl_sqlite.sql_lookups import delete_rollouts
 from agl_sqlite.write_behind import WriteBehind
 
@@ -68,9 +57,7 @@ class SqliteTables(WriteBehind):
         claims: dict[str, dict[str, str]] = {}
         for key, rollout_id, attempt_id in self._written.execute(SQL["claim_keys"]):
             claims.setdefault(key, {})[attempt_id] = rollout_id
-        counters = self.one("counters")
-        self._num_rollouts, self._num_attempts, self._position = counters[:3]
-        self._num_resources, self._touched = counters[3:]
+        self._num_rollouts, self._num_attempts, self._last_position = self.one("counters")
         row = self.one("latest_resources_id")
         self.latest_resources_id: str | None = row[0] if row else None
         self._claims = claims  # whole: claims in other threads look into it meanwhile
@@ -150,17 +137,14 @@ class SqliteTables(WriteBehind):
         return row[0] if row else None
 
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
-        number = number_of(rollout.rollout_id)
-        row = row_of_rollout(rollout, self._next_position(rollout), key)
-        self._keep("insert_rollout", number, row)
+        super().insert_rollout(rollout, key)
         if self._is_whole_queue or rollout.status == "preparing":
             rollout = _as_stored(rollout)
             self._keep_place(rollout)
             self._remember(rollout)
 
     def move_rollout(self, rollout: Rollout) -> None:
-        row = changed_place(rollout, self._next_position(rollout))
-        self._keep("move_rollout", row[-1], row)
+        super().move_rollout(rollout)
         self._queue.pop(rollout.rollout_id, None)
         self._keep_place(rollout)
         self._remember(rollout)
@@ -173,17 +157,15 @@ class SqliteTables(WriteBehind):
                 self._queue[rollout.rollout_id] = rollout
 
     def edit_rollout(self, rollout: Rollout) -> None:
-        self.connection.execute(SQL["edit_rollout"], changed_fields(rollout))
+        super().edit_rollout(rollout)
         rollout = _as_stored(rollout)
         if rollout.rollout_id in self._queue:
             self._queue[rollout.rollout_id] = rollout
         self._remember(rollout)
 
-    def _next_position(self, rollout: Rollout) -> int | None:
-        if rollout.status not in rules.QUEUED:
-            return None
-        self._position += 1
-        return self._position
+    def _new_position(self) -> int:
+        self._last_position += 1
+        return self._last_position
 
     def _remember(self, rollout: Rollout) -> None:
         if rollout.status in ("preparing", "running"):
@@ -246,9 +228,8 @@ class SqliteTables(WriteBehind):
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
+        super().insert_attempt(stored, deadline, key)
         attempt = stored.attempt
-        row = row_of_attempt(stored, deadline, key)
-        self._keep("insert_attempt", row[0], row)
         if key is not None:
             self._claims.setdefault(key, {})[attempt.attempt_id] = attempt.rollout_id
             self._key_of[attempt.attempt_id] = key
@@ -257,9 +238,8 @@ class SqliteTables(WriteBehind):
         self._span_ids[attempt.attempt_id] = set()
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
+        super().save_attempt(stored, deadline)
         attempt = stored.attempt
-        row = changed_attempt(stored, deadline)
-        self._keep("save_attempt", row[-1], row)
         old = self._attempts.get(attempt.attempt_id)
         if old is None or old.attempt.worker_id != attempt.worker_id:
             self._open_of.clear()
@@ -293,12 +273,7 @@ class SqliteTables(WriteBehind):
         return ids.intersection(span_ids)
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
-        number = number_of(attempt_id)
-        rows: dict[Any, tuple[Any, ...]] = {}
-        for span in spans:
-            rows[number, span.span_id] = row_of_span(number, span)
-        self._unwritten["insert_span"] |= rows  # all or, where one is refused, none
-        self._num_kept += len(spans)
+        super().insert_spans(attempt_id, spans)
         if (ids := self._span_ids.get(attempt_id)) is not None:
             ids.update([span.span_id for span in spans])
 
@@ -307,9 +282,6 @@ class SqliteTables(WriteBehind):
     def document_version(self, kind: str, key: str) -> int:
         row = self.one("document_version", kind, key)
         return row[0] if row else 0
-
-    def save_document(self, document: Document) -> None:
-        self.connection.execute(SQL["save_document"], row_of_document(document))
 
     def delete_documents(self, kind: str, keys: Sequence[str]) -> int:
         within, values = self.within("key", keys)
@@ -326,12 +298,7 @@ class SqliteTables(WriteBehind):
     # --- resources and workers
 
     def save_resources(self, update: ResourcesUpdate) -> None:
-        self._num_resources += update.version == 1
-        self._touched += 1
-        body = json_of(update.resources, f"resources {update.resources_id!r}")
-        about = update.resources_id, update.create_time, update.update_time, update.version
-        row = (self._num_resources, *about, self._touched, body)
-        self.connection.execute(SQL["save_resources"], row)
+        super().save_resources(update)
         if not update.resources_id.startswith(rules.IMPORTED):
             self.latest_resources_id = update.resources_id
 
@@ -339,9 +306,8 @@ class SqliteTables(WriteBehind):
         return self._workers.get(worker_id) or super().worker(worker_id)
 
     def save_worker(self, worker: Worker) -> None:
-        row = row_of_worker(worker)  # a refused one changes nothing
+        super().save_worker(worker)
         self._workers[worker.worker_id] = worker
-        self._keep("save_worker", worker.worker_id, row)
 
 
 def _as_stored(rollout: Rollout) -> Rollout:

@@ -2,36 +2,24 @@
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from agl.store.waiting import Effects
-from agl_sqlite.lookups import SQL, SqliteLookups
+from agl_sqlite.lookups import SqliteLookups
+from agl_sqlite.row_buffer import RowBuffer
 
 logger = logging.getLogger(__name__)
 
-_KEPT_BACK = (
-    "insert_rollout",
-    "move_rollout",
-    "insert_attempt",
-    "save_attempt",
-    "insert_span",
-    "save_worker",
-)
-"""Statements in the order in which a transaction runs them: a record is made, then changed."""
 
-
-class WriteBehind(SqliteLookups):
+class WriteBehind(RowBuffer, SqliteLookups):
     """Lookups on the writer's connection that find what is not written yet."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
         self._written = connection
-        self._unwritten: dict[str, dict[Any, tuple[Any, ...]]] = {name: {} for name in _KEPT_BACK}
-        """Statement -> rows by the key of their record, so that the last change of it counts."""
-        self._num_kept = self._num_flushed = 0
+        self._num_flushed = 0
         self._is_stale = False
         """Whether what is known beside the file may differ from it."""
-        self.effects = Effects()
         self.num_queued: int = self.one("num_queued")[0]
         """Rollouts in the queue, as of the last commit; read by any thread."""
 
@@ -46,23 +34,14 @@ class WriteBehind(SqliteLookups):
         """Grows with each change, kept back or written."""
         return self._num_kept + self._written.total_changes - self._num_flushed
 
-    def flush(self) -> None:
-        """Write what was kept back."""
+    def _write_rows(self, sql: str, rows: Collection[tuple[Any, ...]]) -> None:
         before = self._written.total_changes
-        for name, rows in self._unwritten.items():
-            if rows:
-                self._written.executemany(SQL[name], rows.values())
-                rows.clear()
+        self._written.executemany(sql, rows)
         self._num_flushed += self._written.total_changes - before
 
     def reload(self) -> None:
         """Forget what is known beside the file."""
-        for rows in self._unwritten.values():
-            rows.clear()
-
-    def _keep(self, statement: str, key: Any, row: tuple[Any, ...]) -> None:
-        self._unwritten[statement][key] = row
-        self._num_kept += 1
+        self.forget_rows()
 
     # --- copies of other stores
 

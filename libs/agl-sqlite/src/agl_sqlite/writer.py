@@ -56,10 +56,6 @@ class Database(Protocol):
         """Run a lookup in a thread of ``readers``, all of it on one state of the database."""
         ...
 
-    def check(self) -> None:
-        """Raise a ``StoreUnavailableError`` if it can no longer be written."""
-        ...
-
     def close(self) -> None: ...
 
 

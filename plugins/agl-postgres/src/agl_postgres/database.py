@@ -23,7 +23,6 @@ from agl.store.engine.operations import Outcome, run_all
 from agl.store.waiting import Effects
 from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import Connection, PostgresLookups
-from agl_postgres.rounds import Missing
 from agl_postgres.tables import PostgresTables
 
 T = TypeVar("T")
@@ -63,7 +62,6 @@ class PostgresDatabase:
         self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
         self._lookups = threading.local()
         self._connections: list[Connection] = []
-        self._is_broken = False
         try:
             self._prepare()
             self.tables = PostgresTables(self._connect_to_write)
@@ -85,8 +83,7 @@ class PostgresDatabase:
     def _connect_to_write(self) -> Connection:
         # A server that is frozen, or cut off, must not hold up the others.
         connection = self.connect()
-        for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
-            connection.execute(f"SET {limit} = '10s'".encode())
+        connection.execute("SET lock_timeout='10s'; SET idle_in_transaction_session_timeout='10s'")
         connection.commit()
         return connection
 
@@ -119,9 +116,6 @@ class PostgresDatabase:
         tries = 0
         for _ in range(_MOST_ROUNDS):
             try:
-                if self._is_broken:
-                    self.tables.reconnect()
-                    self._is_broken = False
                 done = run_all(self.tables, guarded, lambda: now() + self.ahead)
                 if not self.tables.num_rounds:  # else another one follows
                     return done
@@ -129,9 +123,6 @@ class PostgresDatabase:
                 tries += 1
                 if tries == _MOST_TRIES:
                     raise
-            except psycopg.OperationalError as error:
-                self._is_broken = not isinstance(error, errors.ProgramLimitExceeded)
-                raise
         self.tables.roll_back()
         raise StoreError(f"store {self.path!r}: operations that need {_MOST_ROUNDS} rounds")
 
@@ -139,22 +130,16 @@ class PostgresDatabase:
         """An error of an operation in our words: PostgreSQL's, or one of JSON."""
         if isinstance(error, AglError) or not isinstance(error, psycopg.Error | ValueError):
             return error
-        if isinstance(error, errors.OperationalError) and not isinstance(error, _REFUSED):
+        kind, advice = StoreError, "Look into the log of PostgreSQL"
+        if isinstance(error, _REFUSED):
+            kind = InvalidRecordError
+            advice = "Expected records that PostgreSQL can hold: text without NUL, at most 1 GB"
+        elif isinstance(error, errors.OperationalError):
+            kind = StoreDiskError
             advice = "Check that PostgreSQL runs and has space, then try again"
-            where = f"store {self.path!r}: {said(error)}"
-            ours: Exception = StoreDiskError(f"{where}; {what}. {advice}")
-        elif isinstance(error, _REFUSED):
-            ours = InvalidRecordError(
-                f"store {self.path!r}: {said(error)}; {what}. Expected records that PostgreSQL "
-                "can hold: text without NUL, at most 1 GB"
-            )
-        else:
-            ours = StoreError(f"store {self.path!r}: {said(error)}; {what}")
+        ours = kind(f"store {self.path!r}: {said(error)}; {what}. {advice}")
         ours.__cause__ = error
         return ours
-
-    def check(self) -> None:
-        """PostgreSQL keeps what it acknowledged; nothing beside it can go."""
 
     # --- reading
 
@@ -188,10 +173,8 @@ def _guarded(operation: Callable[[Any, float], Any]) -> Callable[[PostgresTables
     def run(tables: PostgresTables, now: float) -> Any:
         try:
             return operation(tables, now)
-        except Missing:
-            return None
-        except Exception:
-            if tables.is_provisional:
+        except Exception:  # Missing, or what came of something that is missing
+            if tables.wanted:
                 return None
             raise
 

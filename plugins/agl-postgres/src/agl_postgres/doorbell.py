@@ -5,6 +5,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from agl_postgres.lookups import Connection
@@ -17,9 +18,6 @@ LOOK_SECONDS = 1.0
 """A ring may be lost, with its connection or with the server that would have rung."""
 MOST_SECONDS = 10.0
 """Between two looks, also if one takes long."""
-QUEUED, ENDED = _CHANNELS = ("agl_queued", "agl_ended")
-LOOK = "look"
-"""Stands for a look that no ring asked for."""
 
 
 class Doorbell:
@@ -30,17 +28,17 @@ class Doorbell:
 
     Args:
         connect: Makes a connection that commits by itself.
-        answer: Called with the connection and the channels that rang; with all of them and ``LOOK``
-            each ``LOOK_SECONDS``, or less often if that takes long, and after the connection was
-            lost.
+        answer: A bound method, whose object the thread does not keep alive. Called with the
+            connection, and whether this is a look that no ring asked for: one each
+            ``LOOK_SECONDS``, or less often if that takes long, and after the connection was lost.
     """
 
     def __init__(
-        self, connect: Callable[[], Connection], answer: Callable[[Connection, set[str]], None]
+        self, connect: Callable[[], Connection], answer: Callable[[Connection, bool], None]
     ) -> None:
         self._connect = connect
-        self._answer = answer
-        self._rings: set[str] = set()
+        self._answer = weakref.WeakMethod(answer)
+        self._is_rung = False
         self._look = self._rang = 0.0
         """When to look, whether it rings or not."""
         self._end, self._wake = os.pipe()
@@ -49,11 +47,11 @@ class Doorbell:
         self._thread = threading.Thread(target=self._run, name="agl-store-doorbell", daemon=True)
         self._thread.start()
 
-    def ring(self, new: set[str]) -> None:
+    def ring(self) -> None:
         """Tell the other servers, soon; from any thread."""
         with self._lock:
-            if not new <= self._rings and not self._over.is_set():
-                self._rings |= new
+            if not self._is_rung and not self._over.is_set():
+                self._is_rung = True
                 os.write(self._wake, b".")
 
     def stop(self) -> None:
@@ -71,8 +69,7 @@ class Doorbell:
             try:
                 with self._connect() as connection:
                     connection.execute("SET synchronous_commit = off")  # a ring may be lost
-                    for channel in _CHANNELS:
-                        connection.execute(f"LISTEN {channel}".encode())
+                    connection.execute("LISTEN agl_news")
                     self._look = 0.0
                     while not self._over.is_set():
                         self._wait(connection)
@@ -89,26 +86,21 @@ class Doorbell:
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._end, select.POLLIN)
         ready = {one for one, _ in poll.poll(1000 * max(0.0, self._look - time.monotonic()))}
-        heard = set[str]()
-        if time.monotonic() >= self._look:
-            heard = {*_CHANNELS, LOOK}
+        begin = time.monotonic()
+        is_look = begin >= self._look
         if self._end in ready:
             os.read(self._end, 4096)
             time.sleep(max(0.0, self._rang + PAUSE_SECONDS - time.monotonic()))
             self._ring(connection)
             self._rang = time.monotonic()
-        for notify in connection.notifies(timeout=0):
-            if notify.pid != connection.info.backend_pid:
-                heard.add(notify.channel)
-        if heard:
-            begin = time.monotonic()
-            self._answer(connection, heard)
-            if LOOK in heard:
-                took = time.monotonic() - begin
-                self._look = time.monotonic() + LOOK_SECONDS + min(20 * took, MOST_SECONDS)
+        rang = {one.pid for one in connection.notifies(timeout=0)} - {connection.info.backend_pid}
+        if (is_look or rang) and (answer := self._answer()) is not None:
+            answer(connection, is_look)
+        if is_look:
+            now = time.monotonic()
+            self._look = now + LOOK_SECONDS + min(20 * (now - begin), MOST_SECONDS)
 
     def _ring(self, connection: Connection) -> None:
         with self._lock:
-            rings, self._rings = self._rings, set()
-        for channel in rings:
-            connection.execute(f"NOTIFY {channel}".encode())
+            self._is_rung = False
+        connection.execute("NOTIFY agl_news")

@@ -67,8 +67,5 @@ class PostgresLookups(SqlLookups):
 
 def storable(keys: Iterable[T]) -> list[T]:
     """Those without a NUL, which no text of PostgreSQL has: the others nobody has stored."""
-
-    def has_nul(key: Any) -> bool:
-        return any(map(has_nul, key)) if isinstance(key, tuple) else "\0" in str(key)
-
-    return [key for key in keys if not has_nul(key)]
+    parts = ((key, key if isinstance(key, tuple) else (key,)) for key in keys)
+    return [key for key, values in parts if not any("\0" in str(one) for one in values)]

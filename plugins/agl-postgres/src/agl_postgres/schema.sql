@@ -5,7 +5,6 @@ CREATE TABLE agl_version AS SELECT 3 AS version;
 CREATE SEQUENCE rollouts;
 CREATE SEQUENCE attempts;
 CREATE SEQUENCE positions;
-CREATE SEQUENCE touches;
 
 -- Rows that change are written beside their old ones.
 ALTER TABLE rollout SET (fillfactor = 80);
@@ -13,7 +12,7 @@ ALTER TABLE attempt SET (fillfactor = 80);
 ALTER TABLE worker SET (fillfactor = 50);
 ALTER TABLE span ALTER k ADD GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE document DROP d, ADD PRIMARY KEY (kind, key);
-ALTER TABLE resources ALTER r ADD GENERATED ALWAYS AS IDENTITY, ALTER touched SET DEFAULT nextval('touches');
+ALTER TABLE resources ALTER r ADD GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE worker ALTER w ADD GENERATED ALWAYS AS IDENTITY;
 
 CREATE UNIQUE INDEX ON rollout (key) WHERE key IS NOT NULL;

@@ -15,15 +15,14 @@ SELECT n FROM rollout WHERE n = ANY(?) ORDER BY n FOR UPDATE;
 SELECT {rollout} FROM rollout r WHERE r.n = ?;
 
 -- name: attempts_of_rollout
-SELECT {attempt}, t.next_sequence, t.reward_place, t.key FROM attempt t JOIN rollout r ON r.n = t.n
-WHERE t.n = ?;
+SELECT {stored_attempt}, t.key FROM attempt t JOIN rollout r ON r.n = t.n WHERE t.n = ?;
 
 -- name: attempts_of_key
-SELECT {attempt}, t.next_sequence, t.reward_place, t.key FROM attempt t JOIN rollout r ON r.n = t.n
+SELECT {stored_attempt}, t.key FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.key = ? AND t.status = 'preparing';
 
 -- name: attempts_of_worker
-SELECT {attempt}, t.next_sequence, t.reward_place, t.key FROM attempt t JOIN rollout r ON r.n = t.n
+SELECT {stored_attempt}, t.key FROM attempt t JOIN rollout r ON r.n = t.n
 WHERE t.worker_id = ? AND t.status IN ('preparing', 'running');
 
 -- name: overdue_since
@@ -36,13 +35,6 @@ SELECT FROM span WHERE a = ? AND span_id = ?;
 -- name: number
 SELECT nextval(?::regclass) WHERE ? > 0;
 
--- name: save_resources
-INSERT INTO resources (resources_id, create_time, update_time, version, body)
-VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (resources_id) DO UPDATE
-SET update_time = excluded.update_time, version = excluded.version, body = excluded.body,
-    touched = nextval('touches');
-
 -- name: lock_all
 LOCK TABLE rollout, attempt, span, document, resources, worker IN EXCLUSIVE MODE;
 
@@ -50,7 +42,6 @@ LOCK TABLE rollout, attempt, span, document, resources, worker IN EXCLUSIVE MODE
 SELECT setval('rollouts', (SELECT max(n) FROM rollout)),
        setval('attempts', (SELECT max(a) FROM attempt)),
        setval('positions', (SELECT max(position) FROM rollout)),
-       setval('touches', (SELECT max(touched) FROM resources)),
        setval(pg_get_serial_sequence('span', 'k'), (SELECT max(k) FROM span)),
        setval(pg_get_serial_sequence('resources', 'r'), (SELECT max(r) FROM resources)),
        setval(pg_get_serial_sequence('worker', 'w'), (SELECT max(w) FROM worker));

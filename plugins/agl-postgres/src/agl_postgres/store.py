@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from agl.errors import ConfigError
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_postgres.database import PostgresDatabase
-from agl_postgres.doorbell import ENDED, LOOK, QUEUED, Doorbell
+from agl_postgres.doorbell import Doorbell
 from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import SQL, Connection, ask, storable
 from agl_sqlite.database_store import DatabaseStore
@@ -59,20 +60,12 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
             lambda: PostgresDatabase(url or EmbeddedServer(folder.absolute())),
             scan_interval_seconds=scan_interval_seconds,
         )
-        self._news = 0
-        """Grows whenever the queue may hold something that it did not."""
-        self._empty_since = -1
-        """The ``_news`` of a claim that found nothing."""
         self._last_head = (0, 0.0)
         """Where the queue began, and when that was."""
         self._told_nothing: dict[str | None, str | None] = {}
-        """Workers that have been told so since, with the key of their last claim."""
+        """Workers whose claim found nothing since the queue got something, with its last key."""
         self._listening_since += self._database.ahead
-        answer, database = weakref.WeakMethod(self._hear), self._database
-        self._doorbell = Doorbell(
-            lambda: database.connect(autocommit=True),
-            lambda connection, channels: (hear := answer()) and hear(connection, channels),
-        )
+        self._doorbell = Doorbell(partial(self._database.connect, autocommit=True), self._hear)
         weakref.finalize(self, self._doorbell.stop)  # for who forgets close()
         self._watchdog.start()  # another server's attempts may be overdue
 
@@ -82,25 +75,24 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         await super().close()
 
     def _publish(self, effects: Effects) -> None:
-        self._news += bool(effects.queued)
+        if effects.queued:
+            self._told_nothing = {}
         super()._publish(effects)
-        rings = {QUEUED: effects.queued, ENDED: effects.ended}
-        self._doorbell.ring({channel for channel, what in rings.items() if what})
+        if effects.queued or effects.ended:
+            self._doorbell.ring()
 
-    def _hear(self, connection: Connection, channels: set[str]) -> None:
+    def _hear(self, connection: Connection, is_look: bool) -> None:
         """Look for what other servers queued and ended."""
         tables = self._database.tables
-        if QUEUED in channels:
-            begin = 0 if LOOK in channels else tables.head
-            ((head, count),) = ask(connection, SQL["head"], [begin]).fetchall()
-            if LOOK in channels and head is not None:
-                # Not at once: a position may be taken long before its rollout is committed.
-                tables.head, (last, since) = min(tables.head, head), self._last_head
-                if time.monotonic() > since + SETTLE_SECONDS:
-                    tables.head, self._last_head = min(last, head), (head, time.monotonic())
-            if count:
-                self._news += 1
-                self._queue_waiters.wake(count)
+        ((head, count),) = ask(connection, SQL["head"], [0 if is_look else tables.head]).fetchall()
+        if is_look and head is not None:
+            # Not at once: a position may be taken long before its rollout is committed.
+            tables.head, (last, since) = min(tables.head, head), self._last_head
+            if time.monotonic() > since + SETTLE_SECONDS:
+                tables.head, self._last_head = min(last, head), (head, time.monotonic())
+        if count:
+            self._told_nothing = {}
+            self._queue_waiters.wake(count)
         if waited_for := storable(self._end_waiters.by_rollout.copy()):
             rows = ask(connection, SQL["ended"], [list(map(number_of, waited_for)), waited_for])
             self._end_waiters.ended([row[0] for row in rows.fetchall()])
@@ -108,16 +100,14 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
     async def _claim(
         self, limit: int, worker_id: str | None, key: str | None
     ) -> list[AttemptedRollout]:
-        news = self._news
+        told_nothing = self._told_nothing
         claimed = await super()._claim(limit, worker_id, key)
-        if not claimed and news == self._news:
-            if self._empty_since != news:
-                self._empty_since, self._told_nothing = news, {}
-            self._told_nothing[worker_id] = key
+        if not claimed:  # if another dict is there by now, the queue has got something
+            told_nothing[worker_id] = key
         return claimed
 
     def _has_queued(self) -> bool:
-        return self._empty_since != self._news
+        return not self._told_nothing
 
     def _has_nothing_for(self, worker_id: str | None, key: str | None) -> bool:
         return (worker_id, key) in self._told_nothing.items()

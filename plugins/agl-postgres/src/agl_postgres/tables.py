@@ -1,43 +1,24 @@
 """What the engine's operations keep and find in PostgreSQL, by rounds that read ahead."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
-from agl.store import rules
 from agl.store.engine.tables import StoredAttempt
 from agl.store.memory_tables import MemoryTables
 from agl.store.packed_span import AnySpan, packed
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
-from agl.utils.json_values import json_of
-from agl_postgres.lookups import SQL, Connection, ask, storable
-from agl_postgres.rounds import Rounds, Rows, lock_number
+from agl_postgres.lookups import SQL, ask, storable
+from agl_postgres.rounds import FIRST, Rounds, Rows, lock_number
 from agl_sqlite.ids import make_id, number_of
-from agl_sqlite.rows import (
-    changed_attempt,
-    changed_fields,
-    changed_place,
-    resources_of,
-    row_of_attempt,
-    row_of_document,
-    row_of_rollout,
-    row_of_span,
-    row_of_worker,
-    worker_of,
-)
+from agl_sqlite.rows import resources_of, worker_of
 from agl_sqlite.sql_lookups import delete_rollouts
 
 MOST_OVERDUE = 1000
 """So many attempts are looked at in one transaction, and the next ones in the next."""
-_FIRST: Final = (float("-inf"), 0)
 
 
 class PostgresTables(Rounds):
     """The engine's ``Tables``: those in memory answer, and what changes them is also written."""
-
-    def __init__(self, connect: Callable[[], Connection]) -> None:
-        super().__init__(connect)
-        self._looked_until: tuple[float, int] = _FIRST
-        """Deadline and number of the last attempt that the watchdog has seen."""
 
     # --- what reads or writes many records: alone, as it sees what is written
 
@@ -93,21 +74,19 @@ class PostgresTables(Rounds):
             self._want("rollouts", number)
             self._want("attempts_of_rollout", number)
 
-    def _with(self, rollout_id: str) -> MemoryTables:
-        """The tables in memory, once a rollout is there with its attempts."""
-        self._want_rollouts([rollout_id])
-        self._need("rollouts", number_of(rollout_id))
-        self._need("attempts_of_rollout", number_of(rollout_id))
+    def _with(self, *rollout_ids: str) -> MemoryTables:
+        """The tables in memory, once these rollouts are there with their attempts."""
+        self._want_rollouts(rollout_ids)
+        for number in map(number_of, rollout_ids):
+            self._need("rollouts", number)
+            self._need("attempts_of_rollout", number)
         return self.memory
 
     def rollout(self, rollout_id: str) -> Rollout | None:
         return self._with(rollout_id).rollout(rollout_id)
 
     def views(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        self._want_rollouts(rollout_ids)
-        for one in rollout_ids:
-            self._with(one)
-        return self.memory.views(rollout_ids)
+        return self._with(*rollout_ids).views(rollout_ids)
 
     def rollout_id_of_key(self, key: str) -> str | None:
         found = [rollout_id for (rollout_id,) in self._want("rollout_id_of_key", key)]
@@ -120,28 +99,26 @@ class PostgresTables(Rounds):
     def first_queued(self) -> Rollout | None:
         first = self.memory.first_queued()
         is_read = first is not None and self.memory.queue.rows[first.rollout_id][0] < 0
-        if is_read or self._is_whole_queue:
+        if is_read or self._queue in self._found:  # which is then the end
             return first
         self._need(*self._queue)  # what is queued here is behind all that others queued
         return self.first_queued()
 
-    def _position(self, rollout: Rollout) -> int | None:
-        return self._number("positions") if rollout.status in rules.QUEUED else None
+    def _new_position(self) -> int:
+        return self._number("positions")
 
     def insert_rollout(self, rollout: Rollout, key: str | None = None) -> None:
-        row = row_of_rollout(rollout, self._position(rollout), key)
-        self._keep("insert_rollout", row[0], row)
-        self._found |= {("rollouts", row[0]): [], ("attempts_of_rollout", row[0]): []}
+        super().insert_rollout(rollout, key)
+        number = number_of(rollout.rollout_id)
+        self._found |= {("rollouts", number): [], ("attempts_of_rollout", number): []}
         self.memory.insert_rollout(rollout, key)
 
     def move_rollout(self, rollout: Rollout) -> None:
-        row = changed_place(rollout, self._position(rollout))
-        self._keep("move_rollout", row[-1], row)
+        super().move_rollout(rollout)
         self.memory.move_rollout(rollout)
 
     def edit_rollout(self, rollout: Rollout) -> None:
-        row = changed_fields(rollout)
-        self._keep("edit_rollout", row[-1], row)
+        super().edit_rollout(rollout)
         self.memory.edit_rollout(rollout)
 
     # --- attempts
@@ -165,14 +142,13 @@ class PostgresTables(Rounds):
         # Once a transaction, at the time of its first round.
         self._overdue = self._overdue or ("overdue_since", now, *self._looked_until, MOST_OVERDUE)
         rows = self._need(*self._overdue)
-        self._looked_until = rows[-1][2:] if len(rows) == MOST_OVERDUE else _FIRST
-        self._want_rollouts(rollout_id for rollout_id, *_ in rows)
-        for rollout_id, *_ in rows:  # their workers too
-            for _, row in self.memory.attempts.where("rollout_id", rollout_id):
-                worker_id = row.stored.attempt.worker_id
-                if row.stored.attempt.status in rules.OPEN and worker_id is not None:
-                    self._want("worker", worker_id)
-                    self._want("attempts_of_worker", worker_id)
+        self._looked_until = rows[-1][2:] if len(rows) == MOST_OVERDUE else FIRST
+        rollout_ids = [rollout_id for rollout_id, *_ in rows]
+        self._want_rollouts(rollout_ids)
+        for _, row in self.memory.attempts.where("rollout_id", *rollout_ids):
+            if (worker_id := row.stored.attempt.worker_id) is not None:
+                self._want("worker", worker_id)
+                self._want("attempts_of_worker", worker_id)
         found = [(self.rollout(one), self.attempt(one, of)) for one, of, *_ in rows]
         return [(rollout, stored) for rollout, stored in found if rollout and stored]
 
@@ -185,13 +161,11 @@ class PostgresTables(Rounds):
     def insert_attempt(
         self, stored: StoredAttempt, deadline: float | None, key: str | None = None
     ) -> None:
-        row = row_of_attempt(stored, deadline, key)
-        self._keep("insert_attempt", row[0], row)
+        super().insert_attempt(stored, deadline, key)
         self.memory.insert_attempt(stored, deadline, key)
 
     def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
-        row = changed_attempt(stored, deadline)
-        self._keep("save_attempt", row[-1], row)
+        super().save_attempt(stored, deadline)
         self.memory.save_attempt(stored, deadline)
 
     # --- spans
@@ -202,23 +176,19 @@ class PostgresTables(Rounds):
         return stored | self.memory.known_spans(attempt_id, span_ids)
 
     def insert_spans(self, attempt_id: str, spans: Sequence[AnySpan]) -> None:
-        number = number_of(attempt_id)
         spans = list(map(packed, spans))
-        for span in spans:
-            self._keep("insert_span", (number, span.span_id), row_of_span(number, span))
+        super().insert_spans(attempt_id, spans)
         self.memory.insert_spans(attempt_id, spans)
 
     # --- documents, resources, workers
 
     def document_version(self, kind: str, key: str) -> int:
-        rows = self._want("document_version", kind, key)
-        if (made := self.memory.documents.get((kind, key))) is not None:
-            return made.version
-        return rows[0][0] if rows else 0
+        ((version,),) = self._want("document_version", kind, key) or [(0,)]
+        made = self.memory.documents.get((kind, key))
+        return version if made is None else made.version
 
     def save_document(self, document: Document) -> None:
-        place = document.kind, document.key
-        self._keep("save_document", place, row_of_document(document))
+        super().save_document(document)
         self.memory.documents.save(document.changed(body=None))
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
@@ -231,9 +201,7 @@ class PostgresTables(Rounds):
         return self.memory.latest_resources_id or (rows[0][0] if rows else None)
 
     def save_resources(self, update: ResourcesUpdate) -> None:
-        body = json_of(update.resources, f"resources {update.resources_id!r}")
-        about = update.resources_id, update.create_time, update.update_time, update.version
-        self._keep("save_resources", update.resources_id, (*about, body))
+        super().save_resources(update)
         self.memory.save_resources(update)
 
     def worker(self, worker_id: str) -> Worker | None:
@@ -242,5 +210,5 @@ class PostgresTables(Rounds):
         return self.memory.worker(worker_id) or next(map(worker_of, rows), None)
 
     def save_worker(self, worker: Worker) -> None:
-        self._keep("save_worker", worker.worker_id, row_of_worker(worker))
+        super().save_worker(worker)
         self.memory.save_worker(worker)

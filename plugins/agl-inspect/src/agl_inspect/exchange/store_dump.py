@@ -114,8 +114,7 @@ class _Line:
         if isinstance(record, Document):
             tables.save_document(record)
         elif isinstance(record, ResourcesUpdate):
-            for version in sorted({1, record.version}):  # a new snapshot is one of version 1
-                tables.save_resources(record.changed(version=version))
+            tables.save_resources(record)
         else:
             tables.insert_rollout(record, self.key)
             for attempt in self.attempts:
