@@ -8,12 +8,13 @@ import base64
 import hashlib
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from agl.algorithm.run_result import RunResult
 from agl.store.base import LightningStore
@@ -69,119 +70,69 @@ def write_report(facts: RunFacts, folder: Path) -> Path:
 
 def page(facts: RunFacts) -> str:
     """The page."""
-    folder = files("agl_inspect.report")
-    style = (folder / "page.css").read_text("utf-8") + STYLE
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    return Template((folder / "page.html").read_text("utf-8")).substitute(
-        policy=policy,
-        title=_text(f"Run {facts.result.run_id}"),
-        style=style,
-        body="\n".join(_body(facts)),
+    style = files("agl_inspect.report").joinpath("page.css").read_text("utf-8") + STYLE
+    result, metrics = facts.result, facts.metrics
+    plots = [
+        (title, svg_curve([*metrics.series[name].items()], [], title=title, key=(name, "")))
+        for name, title in metrics.drawn()
+    ]
+    templates = Environment(
+        loader=PackageLoader("agl_inspect.report", "."),
+        autoescape=True,  # what stands in it is text that a browser takes for nothing else
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("page.html").render(
+        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        style=Markup(style),
+        facts=facts,
+        result=result,
+        why=why_it_ended(facts),
+        figures=[*_figures(facts)],
+        curve=Markup(svg_curve(*facts.points, title="mean reward by step")),
+        held_out=[[one.step, number(one.reward), one.rollouts or ""] for one in facts.held_out],
+        calls=[
+            ["trained", f"{facts.calls_trained:,}"],
+            *([reason, f"{n:,}"] for reason, n in facts.excluded.items()),
+        ],
+        failures=[
+            [f"{n.number:,}", f"{n.boundary}: {n.type}", n.place, n.message, n.rollout_id]
+            for n in result.failures
+        ],
+        bias=bias_text(facts),
+        plots=[(title, Markup(plot)) for title, plot in plots if plot],
+        about=_about(facts),
+        commands=next_commands(facts),
     )
 
 
-def _text(value: object) -> str:
-    """Text that a browser takes for nothing else."""
-    return escape(printable(str(value)))
-
-
-def _body(facts: RunFacts) -> Iterator[str]:
-    result = facts.result
-    yield f"<h1>Run {_text(result.run_id)}</h1>"
-    state = "bad" if facts.state in ("failed", "died") else "soft"
-    about = [_text(result.algorithm), f'<span class="{state}">{_text(facts.state)}</span>']
-    if facts.run is not None and len(facts.run.generations) > 1:
-        about.append(f"{len(facts.run.generations)} starts")
-    yield f'<p class="soft">{" · ".join(filter(None, about))}</p>'
-    if why := why_it_ended(facts):
-        yield f"<p>{_text(why)}</p>"
-    yield f'<div class="figures">{"".join(_figures(facts))}</div>'
-    for finding in facts.findings:
-        yield (
-            f'<div class="warning"><strong>{_text(finding.seen)}.</strong> Likely cause: '
-            f"{_text(finding.likely)}. {_text(finding.advice)}</div>"
-        )
-    if facts.unread:
-        yield f'<div class="warning">{_text(facts.unread)}</div>'
-    yield from _curve(facts)
-    yield from _calls(facts)
-    yield from _failures(facts)
-    yield from _plots(facts)
-    yield from _about(facts)
-
-
-def _figures(facts: RunFacts) -> Iterator[str]:
+def _figures(facts: RunFacts) -> Iterator[tuple[str, str]]:
     before, after = facts.held_out_before, facts.held_out_after
     if before is not None and after is not None:
         n = f", n={after.rollouts}" if after.rollouts else ""
-        yield _figure(f"{number(before.reward)} → {number(after.reward)}", f"held-out reward{n}")
+        yield (f"{number(before.reward)} → {number(after.reward)}", f"held-out reward{n}")
     elif facts.held_out:
-        yield _figure(number(facts.held_out[-1].reward), "held-out reward")
+        yield (number(facts.held_out[-1].reward), "held-out reward")
     if len(facts.curve) > 1:
         first, last = facts.curve[0][1], facts.curve[-1][1]
-        yield _figure(f"{number(first)} → {number(last)}", "reward in training")
+        yield (f"{number(first)} → {number(last)}", "reward in training")
     elif facts.result.mean_reward is not None:
-        yield _figure(number(facts.result.mean_reward), "mean reward")
+        yield (number(facts.result.mean_reward), "mean reward")
     counts = facts.result.rollouts or {}
     rollouts = sum(counts.values())
     failed = rollouts - counts.get("succeeded", 0)
-    yield _figure(f"{rollouts:,}", f"rollouts, {failed:,} not succeeded")
+    yield (f"{rollouts:,}", f"rollouts, {failed:,} not succeeded")
     if facts.calls:
-        yield _figure(f"{facts.calls_trained:,} of {facts.calls:,}", "model calls trained")
+        yield (f"{facts.calls_trained:,} of {facts.calls:,}", "model calls trained")
     if facts.seconds is not None:
-        yield _figure(took_text(facts), times_text(facts) or "time")
+        yield (took_text(facts), times_text(facts) or "time")
     if (sampled := facts.metrics.total("tokens/sampled")) is not None:
-        yield _figure(f"{sampled:,.0f}", "tokens sampled")
+        yield (f"{sampled:,.0f}", "tokens sampled")
 
 
-def _figure(value: str, name: str) -> str:
-    return f'<div class="figure"><b>{_text(value)}</b><span>{_text(name)}</span></div>'
-
-
-def _curve(facts: RunFacts) -> Iterator[str]:
-    if drawn := svg_curve(*facts.points, title="mean reward by step"):
-        yield f"<h2>Reward by step</h2>{drawn}"
-    if facts.held_out:
-        rows = [[one.step, number(one.reward), one.rollouts or ""] for one in facts.held_out]
-        table = _table(["after step", "reward", "rollouts"], rows)
-        yield f"<details><summary>Held-out evaluations</summary>{table}</details>"
-
-
-def _calls(facts: RunFacts) -> Iterator[str]:
-    if not facts.calls:
-        return
-    yield "<h2>What became of the model calls</h2>"
-    rows = [["trained", f"{facts.calls_trained:,}"]]
-    rows += [[reason, f"{n:,}"] for reason, n in facts.excluded.items()]
-    yield _table(["", "calls"], rows)
-
-
-def _failures(facts: RunFacts) -> Iterator[str]:
-    if not facts.result.failures:
-        return
-    yield "<h2>Why attempts failed</h2>"
-    rows = [
-        [f"{one.number:,}", f"{one.boundary}: {one.type}", one.place, one.message, one.rollout_id]
-        for one in facts.result.failures
-    ]
-    if bias := bias_text(facts):
-        yield f"<p>Bias: {_text(bias)}</p>"
-    yield _table(["attempts", "cause", "where", "as in", "rollout"], rows)
-
-
-def _plots(facts: RunFacts) -> Iterator[str]:
-    metrics = facts.metrics
-    drawn = [
-        f"<div><h3>{_text(title)}</h3>{plot}</div>"
-        for name, title in metrics.drawn()
-        if (plot := svg_curve([*metrics.series[name].items()], [], title=title, key=(name, "")))
-    ]
-    if drawn:
-        yield f'<h2>Metrics</h2><div class="plots">{"".join(drawn)}</div>'
-
-
-def _about(facts: RunFacts) -> Iterator[str]:
+def _about(facts: RunFacts) -> list[tuple[str, object]]:
     result = facts.result
     known = {
         "folder": result.folder,
@@ -194,13 +145,4 @@ def _about(facts: RunFacts) -> Iterator[str]:
     if facts.run is not None:
         known |= {"seed": facts.run.seed, **facts.run.code.origin}
         known |= {f"{name} tasks": each.num_tasks for name, each in facts.run.datasets.items()}
-    yield "<h2>About the run</h2>"
-    yield _table(None, [[name, value] for name, value in known.items() if value not in (None, "")])
-    if commands := next_commands(facts):
-        yield f"<h2>Next</h2><pre>{_text(chr(10).join(commands))}</pre>"
-
-
-def _table(columns: Sequence[str] | None, rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th>{_text(name)}</th>" for name in columns or ())
-    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table>{f"<tr>{head}</tr>" if head else ""}{body}</table></div>'
+    return [(name, value) for name, value in known.items() if value not in (None, "")]
