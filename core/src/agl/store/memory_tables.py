@@ -27,6 +27,8 @@ class _Key(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
+    """An attempt, and by what it is found."""
+
     attempt_id: str
     rollout_id: str
     stored: StoredAttempt
