@@ -1,7 +1,6 @@
 """What the gateway adds to model calls, next to direct calls and, with --peer, to 0.3.0's LLMProxy.
 
-With --tree NAME=FOLDER it is compared with another checkout; with --client with itself, calling
-backends by aiohttp's client instead of its own.
+With --tree NAME=FOLDER it is compared with another checkout.
 
 A mock model server, the gateway with its store on an SQLite file, and this client have a process
 each; direct and proxied calls take turns in rounds, and medians over the rounds are reported.
@@ -124,7 +123,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
-    parser.add_argument("--client", action="store_true", help="compare HTTP clients to backends")
     parser.add_argument("--tree", action="append", type=checkout, default=[], help="NAME=FOLDER")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
@@ -143,8 +141,6 @@ def main() -> None:
         programs = {"ours": ours}
         if options.peer:
             programs["0.3.0"] = [options.peer, str(SOURCE / "gateway_peer.py"), *ends]
-        if options.client:
-            programs["aiohttp"] = [*ours, "aiohttp"]
         for name, tree in options.tree:
             (folder / name).mkdir()
             programs[name] = run_from(tree, [*ours[:3], str(folder / name)])

@@ -1,7 +1,4 @@
-"""Our gateway on an SQLite file, for ``gateway.py``: ``gateway_ours.py BACKEND_PORT FOLDER``.
-
-With ``aiohttp`` as a third argument it calls backends by aiohttp's client instead of its own.
-"""
+"""Our gateway on an SQLite file, for ``gateway.py``: ``gateway_ours.py BACKEND_PORT FOLDER``."""
 
 import asyncio
 import json
@@ -10,24 +7,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agl_gateway import LLMProxy
-from agl_gateway.upstream import HttpUpstream
 from agl_sqlite import SqliteLightningStore
 
 NUM_ATTEMPTS = 8
 
 
-async def main(backend_port: str, folder: str, client: str = "own") -> None:
+async def main(backend_port: str, folder: str) -> None:
     """Serve until the process is ended; prints the ports and paths of attempts."""
-    if client == "aiohttp":
-        enter = HttpUpstream.__aenter__
-
-        async def enter_with_aiohttp(upstream: HttpUpstream) -> HttpUpstream:
-            await enter(upstream)
-            upstream._post = upstream._post_by_aiohttp
-            return upstream
-
-        HttpUpstream.__aenter__ = enter_with_aiohttp
-    store = SqliteLightningStore(Path(folder, f"store-{client}.db"))
+    store = SqliteLightningStore(Path(folder, "store.db"))
     params = {"model": "hosted_vllm/mock", "api_base": f"http://127.0.0.1:{backend_port}/v1"}
     models = [{"model_name": "mock", "litellm_params": params}]
     proxy = LLMProxy(model_list=models, store=store)

@@ -33,7 +33,7 @@ crash.py --kills 4
 credit_toy.py --seeds 1
 deterministic.py --requests 16
 distillation.py --seeds 1 --steps 2 --only grpo
-gateway.py --rounds 1 --seconds 0.5 --client --tree same={tree} --peer {peer}
+gateway.py --rounds 1 --seconds 0.5 --tree same={tree} --peer {peer}
 gateway_faults.py --calls 300
 gateway_memory.py --calls 2000
 isolation.py --attempts 4 --rounds 1

@@ -1,15 +1,19 @@
 """The gateway's own HTTP client, against servers that do what servers do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import uvloop
 from tests.waiting import until
 
 from agl_gateway.errors import BrokenOffError
-from agl_gateway.pool import Connection, Pool
+from agl_gateway.pool import Connection, Pool, _trusting_the_system
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Kind: a\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -23,7 +27,9 @@ async def request_of(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[tuple[Pool, str]]:
+async def serving(
+    handler: Handler, secure: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Pool, str]]:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -32,10 +38,10 @@ async def serving(handler: Handler) -> AsyncIterator[tuple[Pool, str]]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    pool = Pool()
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=secure)
+    pool, scheme = Pool(), "https" if secure else "http"
     try:
-        yield pool, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat?a=b%20c"
+        yield pool, f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat?a=b%20c"
     finally:
         await pool.close()
         server.close()
@@ -244,3 +250,53 @@ def test_a_call_that_is_given_up_as_it_connects_is_not_waited_for(monkeypatch):
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as gateways have it
         runner.run(main())
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> Iterator[tuple[ssl.SSLContext, Path]]:
+    """What a server needs for ``https``, and the certificate that its clients must trust."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    about = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
+    made = ["-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *about, *made], check=True, capture_output=True)
+    secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secure.load_cert_chain(certificate, key)
+    _trusting_the_system.cache_clear()
+    yield secure, certificate
+    _trusting_the_system.cache_clear()
+
+
+def test_a_server_with_a_certificate_is_asked_as_others_are(certified, monkeypatch):
+    secure, certificate = certified
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    seen: list[bytes] = []
+    connections = 0
+    large = b'{"a":"' + b"x" * 3 * 2**20 + b'"}'
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            seen.append(await request_of(reader))
+            writer.write(OK)
+
+    async def main() -> None:
+        async with serving(handle, secure) as (pool, url):
+            for url_of_it in (url, url, url.replace("//", "//me:s%40cret@")):
+                answer = await pool.post(url_of_it, large, {})
+                assert await read(answer) == b"ok"
+                answer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    assert connections == 1
+    assert all(request.endswith(large) for request in seen)
+    assert [b"authorization: Basic bWU6c0BjcmV0\r\n" in one for one in seen] == [False, False, True]
+
+
+async def test_a_certificate_that_nobody_trusts_is_an_os_error(certified):
+    async with serving(answering(OK), certified[0]) as (pool, url):
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await pool.post(url, b"{}", {})

@@ -1,16 +1,18 @@
 """A small HTTP/1.1 client: posts over kept connections, a fraction of a full client's cost.
 
-For backends on plain ``http://``; TLS, proxies and redirects are left to aiohttp.
+It follows no redirect, and knows no proxy.
 """
 
 import asyncio
 import contextlib
 import functools
 import select
+import ssl
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple, cast
+from urllib.parse import unquote, urlsplit
 
 import httptools
 
@@ -23,6 +25,14 @@ BUFFERED_BYTES = 2**20
 """So much of a stream that nobody takes is kept; then the backend has to wait."""
 
 
+class Server(NamedTuple):
+    """Whom a connection leads to."""
+
+    host: str
+    port: int
+    is_secure: bool
+
+
 class ClosedWhileIdleError(BrokenOffError):
     """The server closed a kept connection, without a byte of an answer."""
 
@@ -31,7 +41,7 @@ class Pool:
     """Kept connections to any number of servers."""
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[str, int], list[Connection]] = {}
+        self._idle: dict[Server, list[Connection]] = {}
         self.open: set[Connection] = set()
         """At work or idle."""
 
@@ -43,14 +53,14 @@ class Pool:
         Raises:
             OSError: There is no answer.
         """
-        address, head = _head(url, tuple(headers.items()))
+        server, head = _head(url, tuple(headers.items()))
         request = head % len(body) + body
-        kept = self._take(address)
+        kept = self._take(server)
         if kept is not None:
             # A server that closes a kept connection just now has not seen the request.
             with contextlib.suppress(ClosedWhileIdleError):
                 return await kept.send(request)
-        return await (await self._connect(address)).send(request)
+        return await (await self._connect(server)).send(request)
 
     async def close(self) -> None:
         """Close every connection; no calls may follow."""
@@ -58,8 +68,8 @@ class Pool:
             connection.abort()
         await asyncio.sleep(0)
 
-    def _take(self, address: tuple[str, int]) -> "Connection | None":
-        idle = self._idle.get(address)
+    def _take(self, server: Server) -> "Connection | None":
+        idle = self._idle.get(server)
         oldest = time.monotonic() - IDLE_SECONDS
         while idle:
             connection = idle.pop()
@@ -68,27 +78,28 @@ class Pool:
             connection.abort()
         return None
 
-    async def _connect(self, address: tuple[str, int]) -> "Connection":
-        loop, connection = asyncio.get_running_loop(), Connection(self, address)
+    async def _connect(self, server: Server) -> "Connection":
+        loop, connection = asyncio.get_running_loop(), Connection(self, server)
+        secure = _trusting_the_system() if server.is_secure else None
         async with asyncio.timeout(CONNECT_SECONDS):
-            await loop.create_connection(lambda: connection, *address)
+            await loop.create_connection(lambda: connection, server.host, server.port, ssl=secure)
         return connection
 
-    def keep(self, address: tuple[str, int], connection: "Connection") -> None:
-        self._idle.setdefault(address, []).append(connection)
+    def keep(self, server: Server, connection: "Connection") -> None:
+        self._idle.setdefault(server, []).append(connection)
 
-    def drop(self, address: tuple[str, int], connection: "Connection") -> None:
+    def drop(self, server: Server, connection: "Connection") -> None:
         self.open.discard(connection)
-        if connection in (idle := self._idle.get(address, [])):
+        if connection in (idle := self._idle.get(server, [])):
             idle.remove(connection)
 
 
 class Connection(asyncio.Protocol):
     """A connection, and the answer to the call that it carries at this moment."""
 
-    def __init__(self, pool: Pool, address: tuple[str, int]) -> None:
+    def __init__(self, pool: Pool, server: Server) -> None:
         self._pool = pool
-        self._address = address
+        self._server = server
         self._parser = httptools.HttpResponseParser(self)
         self._was_kept = False
         self._lost: Exception | None = None
@@ -145,7 +156,7 @@ class Connection(asyncio.Protocol):
             self._was_kept = self._is_idle = True
             self.idle_since = time.monotonic()
             self._resume()
-            self._pool.keep(self._address, self)
+            self._pool.keep(self._server, self)
         else:
             self.abort()
 
@@ -191,7 +202,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pool.drop(self._address, self)
+        self._pool.drop(self._server, self)
         ends_here = not {"content-length", "transfer-encoding"} & self.headers.keys()
         if self._has_headers and ends_here and exc is None:
             self._is_complete = True
@@ -229,11 +240,20 @@ def _can_be_read(sock: Any) -> bool:
     return bool(poll.poll(0))
 
 
+@functools.cache
+def _trusting_the_system() -> ssl.SSLContext:
+    """Which certificates are taken; loaded once, as that takes a while."""
+    return ssl.create_default_context()
+
+
 @functools.lru_cache(1024)
-def _head(url: str, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, int], bytes]:
-    """The address, and the request's head with a place for the length."""
+def _head(url: str, headers: tuple[tuple[str, str], ...]) -> tuple[Server, bytes]:
+    """The server, and the request's head with a place for the length."""
     parts = urlsplit(url)
     assert parts.hostname is not None
+    if parts.username is not None and "authorization" not in dict(headers):
+        named = unquote(f"{parts.username}:{parts.password or ''}").encode()
+        headers = (("authorization", f"Basic {b64encode(named).decode()}"), *headers)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     host = parts.netloc.rpartition("@")[2]
     lines = [
@@ -247,4 +267,6 @@ def _head(url: str, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, in
         if "\r" in line or "\n" in line:
             raise ValueError(f"a header of {url} has a line break in it: {line.split(':')[0]!r}")
     head = "\r\n".join(lines).encode("latin-1").replace(b"%", b"%%")
-    return (parts.hostname, parts.port or 80), head + b"\r\ncontent-length: %d\r\n\r\n"
+    is_secure = parts.scheme == "https"
+    server = Server(parts.hostname, parts.port or (443 if is_secure else 80), is_secure)
+    return server, head + b"\r\ncontent-length: %d\r\n\r\n"

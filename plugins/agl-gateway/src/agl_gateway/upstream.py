@@ -1,30 +1,23 @@
 """The gateway's own side of a call: connections to backends, and who is asked after a failure."""
 
 import asyncio
-import functools
-import io
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
-
-import aiohttp
-from yarl import URL
 
 from agl_gateway import litellm
 from agl_gateway.backends import Answer, Backend
 from agl_gateway.dialect import TOKENIZE, Exchange
-from agl_gateway.errors import BrokenOffError, RefusedError
-from agl_gateway.pool import CONNECT_SECONDS, Pool
+from agl_gateway.errors import RefusedError
+from agl_gateway.pool import Pool
 from agl_models.provider_errors import retry_after
 
 CHAT = "chat/completions"
 RETRIED_STATUS = (429, 502, 503, 504)
 SESSION_HEADER = "x-session-id"
 """Tells a server of our own which calls share a beginning: those of one attempt."""
-LARGE_BODY = 2**19
-"""From this size on the body goes out in pieces, which leaves the event loop to others."""
 FIRST_REST_SECONDS = 0.1
 """How long a replica rests that gave no answer, and how long a call waits before its next round;
 each is twice as long the next time."""
@@ -115,14 +108,6 @@ def deadline_of(headers: Mapping[bytes, bytes], start_time: float) -> float | No
         return None
 
 
-async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in response.content.iter_any():
-            yield chunk
-    except (aiohttp.ClientError, OSError) as error:
-        raise BrokenOffError(str(error) or type(error).__name__) from None
-
-
 class Upstream(Protocol):
     """What answers calls: backends, or something in their place."""
 
@@ -151,21 +136,10 @@ class HttpUpstream:
         self._pool = Pool()
 
     async def __aenter__(self) -> Self:
-        # No limit in time or number: the agent's deadline holds, not ours.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=2**18,
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept"),
-            headers={"content-type": "application/json", "accept-encoding": "identity"},
-        )
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._pool.close()
-        await self._session.close()
 
     async def open(
         self, failover: Failover, exchange: Exchange, path: str, callbacks: tuple[str, ...]
@@ -174,7 +148,7 @@ class HttpUpstream:
             backend = failover.take()
             try:
                 answer = await self._ask(failover, exchange, path, callbacks)
-            except (aiohttp.ClientError, OSError) as error:
+            except OSError as error:
                 wait = failover.failed()
                 if wait is None:
                     why = str(error) or type(error).__name__
@@ -206,24 +180,8 @@ class HttpUpstream:
         body = exchange.body_for(backend.model, callbacks if backend.takes_extensions else ())
         if failover.attempt_id and backend.takes_extensions:
             headers = {**headers, SESSION_HEADER: urllib.parse.quote(failover.attempt_id)}
-        post = self._post if url.startswith("http://") else self._post_by_aiohttp
-        return await post(url, body, headers)
-
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         sent = await self._pool.post(url, body, headers)
         return Answer(sent.status, sent.headers, sent.chunks(), sent.close)
-
-    async def _post_by_aiohttp(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        post = functools.partial(
-            self._session.post, URL(url, encoded=True), headers=headers, allow_redirects=False
-        )
-        data = body if len(body) < LARGE_BODY else io.BytesIO(body)
-        try:
-            sent = await post(data=data)
-        except aiohttp.ServerDisconnectedError:
-            # Most often a kept connection that the backend closed just now: try another.
-            sent = await post(data=data)
-        return Answer(sent.status, sent.headers, _pieces(sent), sent.release)
 
 
 async def _wait(seconds: float) -> None:
