@@ -177,7 +177,7 @@ SECTIONS = {
     "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive migrate",
     "Serve and measure": "store gateway server data token vllm prometheus bench",
-    "Write plugins": "new plugins",
+    "Write plugins": "new plugins plugins~check",
 }
 """Heading of ``agl --help`` -> its commands; one that stands nowhere is under ``Other``."""
 

@@ -259,15 +259,15 @@ def test_agl_adapter_has_no_names_of_other_groups():
         ("algorithm", "gepa", "agl-apo[gepa]"),
         ("tracer", "weave", "agl-tracers[weave]"),
         ("sandbox", "docker", "agl-sandbox"),
+        ("command", "plugins check", "agl-core[testing]"),
     ],
 )
 def test_name_of_ours_that_is_not_installed_says_what_to_install(monkeypatch, kind, name, package):
     monkeypatch.setattr(registry, "_scan", lambda path: ())
     with pytest.raises(MissingPluginError) as caught:
         registry.find(registry.GROUPS[kind], name)
-    dist = package.partition("[")[0]
     assert str(caught.value) == (
-        f"{kind} {name!r} lives in {dist}, which is not installed. Run: {install_line(package)}"
+        f"{kind} {name!r} lives in {package}, which is not installed. Run: {install_line(package)}"
     )
 
 
@@ -277,6 +277,9 @@ def test_command_line_says_what_to_install_for_a_name(monkeypatch, capsys):
     of_core = [c for c in registry.components() if c.distribution == "agl-core"]
     monkeypatch.setattr(registry, "_scan", lambda path: of_core)
     how = install_line("agl-torch")
+    with pytest.raises(SystemExit, match="2"):
+        main(["plugins", "check", "grpo"])
+    assert "'plugins check' lives in agl-core[testing], which is" in capsys.readouterr().err
     for name in ("grpo", "algorithm/grpo"):
         with pytest.raises(SystemExit, match="2"):
             main(["plugins", "show", name])

@@ -1,5 +1,6 @@
-"""``agl new``: what an author begins with."""
+"""``agl new`` and ``agl plugins check``: what an author writes with, in the order of the page."""
 
+import json
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ from agl.plugins.registry import GROUPS, load
 from agl_testing.new_package import KINDS
 
 ROOT = Path(__file__).parents[3]
-QUICK = ("adapter", "credit")
+QUICK = ("adapter", "credit", "dialect", "hook")
 MARKED = [
     pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.plugins, pytest.mark.nightly])
     for kind in KINDS
@@ -52,8 +53,9 @@ def test_new_package_passes_its_tests_and_is_used_by_its_name(write, kind):
     done = python(*("-m", "pytest", *options), cwd=folder, env={**os.environ, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout
-    loaded = load(GROUPS[kind], f"my-{kind}")
-    assert issubclass(loaded, PARTS[kind].expected_type if kind in PARTS else object)
+    part = "algorithm" if kind == "trainer" else kind
+    loaded = load(GROUPS[part], f"my-{kind}")
+    assert issubclass(loaded, PARTS[part].expected_type if part in PARTS else object)
 
 
 def test_templates_are_clean_by_the_rules_of_this_repository(write, tmp_path):
@@ -95,8 +97,127 @@ def test_new_refuses_what_would_not_work(agl, tmp_path, monkeypatch, arguments, 
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+CHANGES_SPANS = """
+import agl
+
+class Mine(agl.TraceAdapter):
+    def adapt(self, source, /):
+        source.sort(key=lambda span: -span.sequence_id)
+        return [span.name for span in source]
+"""
+GIVES_NO_NUMBER = """
+from agl_records import Credit, CreditRule
+
+class Mine(CreditRule):
+    def assign(self, calls, spans):
+        return [Credit.model_construct(reward=float("nan")) for _ in calls]
+"""
+MISSPELT = """
+import agl
+
+class Mine(agl.Hook):
+    def on_steps_end(self, step):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "sentence"),
+    [
+        (
+            "adapter",
+            CHANGES_SPANS,
+            "adapter 'mine': 'spans are not changed' is broken: Neither the list nor a span in it. "
+            "Got: ",
+        ),
+        (
+            "credit",
+            GIVES_NO_NUMBER,
+            "'each call gets one finite credit' is broken: Those that cannot be trained as "
+            "well. Got: agl.errors.AdapterError: credit rule 'credit' gave nan",
+        ),
+        (
+            "hook",
+            MISSPELT,
+            "'its methods are hooks' is broken: Each has the name of a hook, and takes "
+            "arguments that the hook has. Got: agl.errors.ConfigError: hook plugin 'mine_mod.Mine':"
+            " there is no hook 'on_steps_end'",
+        ),
+    ],
+    ids=["adapter", "credit", "hook"],
+)
+def test_check_says_what_is_broken(agl, install, kind, source, sentence):
+    install("agl-mine", {"mine_mod.py": source}, {GROUPS[kind]: {"mine": "mine_mod:Mine"}})
+    shown = agl("plugins", "check", "agl-mine")
+    assert shown.code == 1
+    assert sentence in shown.out
+
+
+def test_check_writes_a_table_for_a_readme(agl, write):
+    write("credit")
+    shown = agl("plugins", "check", "agl-my-credit")
+    assert shown.code == 0, shown.out
+    assert [line.split("|")[1:-1] for line in shown.out.strip().splitlines()] == [
+        [" kind   ", " name      ", " version ", " claims      "],
+        ["--------", "-----------", "---------", "-------------"],
+        [" credit ", " my-credit ", " 0.1.0   ", " 4 of 4 kept "],
+    ]
+    [row] = json.loads(agl("plugins", "check", "credit/my-credit", "discount=0.5", "--json").out)
+    assert row["distribution"] == "agl-my-credit"
+    assert set(row["claims"].values()) == {"kept"}
+
+
+def test_check_says_what_it_could_not_test(agl, install):
+    code = """
+        import click
+
+        class Needs:
+            def __init__(self, path: str) -> None:
+                self.path = path
+
+            def on_step_end(self, step):
+                pass
+
+        @click.command()
+        def command():
+            pass
+    """
+    points = {
+        "agl.hooks": {"needs": "mine_mod:Needs"},
+        "agl.commands": {"mine": "mine_mod:command"},
+    }
+    points["agl.tracers"] = {"gone": "mine_mod:Gone"}
+    install("agl-mine", {"mine_mod.py": code}, points)
+    shown = agl("plugins", "check", "agl-mine")
+    assert shown.code == 1
+    assert "hook 'needs': 'its options are given' is skipped: give path=..." in shown.out
+    assert "| command | mine  | 1.0     | 1 of 1 kept |" in shown.out
+    assert (
+        "tracer 'gone': 'it loads' is broken: tracer 'gone' (plugin 'agl-mine') does not load: "
+        in (shown.out)
+    )
+    assert agl("plugins", "check", "needs", "path=x").code == 0
+    unknown = agl("plugins", "check", "agl-mini")
+    assert unknown.code == 2
+    assert "Did you mean 'agl-mine'?" in unknown.err
+
+
+def test_check_runs_hook_plugins_as_they_are_in_every_run(agl, install):
+    code = """
+        import agl
+
+        @agl.hookimpl
+        def on_step_end(step, metrics):
+            metrics.clear()
+    """
+    install("agl-mine", {"mine_mod.py": code}, {"agl.plugins": {"mine": "mine_mod"}})
+    shown = agl("plugins", "check", "plugin/mine")
+    assert "'it raises nothing and changes nothing' is broken: In a run" in shown.out
+    assert "| 2 of 3 kept |" in shown.out
+
+
 def test_new_imports_no_suite():
     """The commands of a package that authors install load nothing heavy."""
-    code = "import agl_testing.new_package, sys; print(*sys.modules)"
+    code = "import agl_testing.new_package, agl_testing.check_plugin, sys; print(*sys.modules)"
     heavy = {"pydantic", "pytest", "agl_records", "agl_learning", "fastapi"}
     assert heavy & set(python("-c", code, check=True).stdout.split()) == set()

@@ -99,14 +99,19 @@ def try_component(component: Component) -> None:
 # --- the command
 
 
-@click.group("plugins", invoke_without_command=True)
+class _Group(click.Group):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        return self.commands.get(cmd_name) or registry.load("agl.commands", f"plugins {cmd_name}")
+
+
+@click.group("plugins", cls=_Group, invoke_without_command=True)
 @click.option("--check", is_flag=True, help="Import each component, to tell ok from broken.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
 def command(ctx: click.Context, check: bool, as_json: bool) -> None:
     """List the installed components and hook plugins; with --check, 1 if one is broken.
 
-    "needs extra": it loads, and what it works with is not installed.
+    "needs extra": what it works with is not installed. agl-testing adds: agl plugins check NAME.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -127,8 +132,23 @@ def command(ctx: click.Context, check: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def show(name: str, as_json: bool) -> None:
     """Show the options of a component, NAME or KIND/NAME, with types, defaults and docs."""
+    import docstring_parser
+
     component = _choose(name)
-    described = _describe(component, registry.load_component(component))
+    target = registry.load_component(component)
+    # Not inspect.getdoc: a component's class without a docstring is not what its base class is.
+    doc = docstring_parser.parse(inspect.cleandoc(target.__doc__ or ""))
+    schema = schema_of(target) if callable(target) and component.kind != "command" else None
+    described: dict[str, Any] = {
+        **asdict(component),
+        "doc": doc.description or "",
+        "takes_any_option": bool(schema and schema.open),
+        "options": [
+            {name: getattr(option, name) for name in ("name", "type", "required", "doc")}
+            | {"default": None if option.required else option.default}
+            for option in with_inner(schema.options if schema else ())
+        ],
+    }
     if as_json:
         print_json(described)
         return
@@ -157,32 +177,12 @@ def _choose(name: str) -> Component:
     if slash and kind not in registry.GROUPS:
         hint = did_you_mean(kind, registry.GROUPS)
         raise ConfigError(f"unknown kind {kind!r}; one of {', '.join(registry.GROUPS)}.{hint}")
-    groups = [registry.GROUPS[kind]] if slash else list(registry.GROUPS.values())
+    groups = {group: one for one, group in registry.GROUPS.items() if kind in ("", one)}
     installed = [group for group in groups if bare in registry.names_in(group)]
     if len(installed) > 1:
-        kinds = sorted(kind for kind, group in registry.GROUPS.items() if group in installed)
-        forms = " or ".join(f"{kind}/{name}" for kind in kinds)
+        forms = " or ".join(sorted(f"{groups[group]}/{name}" for group in installed))
         raise ConfigError(f"{name!r} is the name of several: say {forms}")
     for group in [*installed, *(group for group in groups if slash or bare in offered(group))]:
         return registry.find(group, bare)  # says what to install if it is ours and is absent
     hint = did_you_mean(name, {component.name for component in registry.components()})
     raise UnknownComponentError(f"nothing installed is named {name!r}.{hint} See: agl plugins")
-
-
-def _describe(component: Component, target: Any) -> dict[str, Any]:
-    import docstring_parser
-
-    # Not inspect.getdoc: a component's class without a docstring is not what its base class is.
-    doc = docstring_parser.parse(inspect.cleandoc(target.__doc__ or ""))
-    text = [part for part in (doc.short_description, doc.long_description) if part]
-    schema = schema_of(target) if callable(target) and component.kind != "command" else None
-    return {
-        **asdict(component),
-        "doc": "\n\n".join(text),
-        "takes_any_option": bool(schema and schema.open),
-        "options": [
-            {name: getattr(option, name) for name in ("name", "type", "required", "doc")}
-            | {"default": None if option.required else option.default}
-            for option in with_inner(schema.options if schema else ())
-        ],
-    }

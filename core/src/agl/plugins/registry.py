@@ -219,9 +219,8 @@ def load_public_name(name: str, own: Iterable[str]) -> Any:
 
 
 def _absent(what: str, package: str) -> MissingPluginError:
-    dist = package.partition("[")[0]
     return MissingPluginError(
-        f"{what} lives in {dist}, which is not installed. Run: {install_line(package)}"
+        f"{what} lives in {package}, which is not installed. Run: {install_line(package)}"
     )
 
 

@@ -11,8 +11,14 @@ from string import Template
 
 import click
 
-KINDS = ("tracer", "adapter", "store", "credit", "strategy")
+KINDS = (
+    *("algorithm", "trainer", "tracer", "adapter", "dialect", "store", "credit", "strategy"),
+    "hook",
+)
+"""A trainer is an algorithm that trains weights."""
 NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+USED_BY_NAME = {"trainer": {"agl_adapters", "agl_gateway"}}
+"""Packages that a kind needs and does not import."""
 
 
 @click.command("new")
@@ -23,7 +29,7 @@ NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 def command(kind: str, name: str, folder: Path | None) -> None:
     """Write the package agl-NAME with a component of KIND, which passes its contract suite.
 
-    KIND is tracer, adapter, store, credit or strategy.
+    KIND is algorithm, trainer, tracer, adapter, dialect, store, credit, strategy or hook.
     """
     from agl.cli.shared import note
     from agl.errors import ConfigError
@@ -32,7 +38,7 @@ def command(kind: str, name: str, folder: Path | None) -> None:
     name = name.removeprefix("agl-")
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name: write small letters, digits and -, as best-prompt")
-    group = GROUPS[kind]
+    group = GROUPS["algorithm" if kind == "trainer" else kind]
     for taken in components(group):
         if taken.name == name:
             raise ConfigError(f"{taken} has this name already; take another one")
@@ -43,7 +49,7 @@ def command(kind: str, name: str, folder: Path | None) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
         click.echo(folder / path)
-    note(f"Next: cd {folder} && pip install -e . && pytest")
+    note(f"Next: cd {folder} && pip install -e . && pytest && agl plugins check {name}")
 
 
 def render(kind: str, name: str, group: str) -> dict[str, str]:
@@ -52,13 +58,14 @@ def render(kind: str, name: str, group: str) -> dict[str, str]:
 
     templates = files("agl_testing") / "templates"
     class_name = "".join(part.capitalize() for part in name.split("-"))
+    suite = "algorithm" if kind == "trainer" else kind
     values = {
         "name": name,
         "module": f"agl_{name.replace('-', '_')}",
         "class_name": class_name,
         "component": repr(name).replace("'", '"'),
-        "suite": kind,
-        "contract": f"{kind.capitalize()}Contract",
+        "suite": suite,
+        "contract": f"{suite.capitalize()}Contract",
         "group": group,
         "kind": kind,
         "release": ".".join([*__version__.split(".")[:2], "0"]),
@@ -69,14 +76,15 @@ def render(kind: str, name: str, group: str) -> dict[str, str]:
 
     source = filled(f"{kind}.py.txt")
     imported = set(re.findall(r"^(?:from|import) (agl_\w+)", source, re.MULTILINE))
-    packages = {"agl", *imported}
+    packages = {"agl", *imported, *USED_BY_NAME.get(kind, ())}
     names = sorted(one.replace("_", "-") if one != "agl" else "agl-core" for one in packages)
     values["dependencies"] = ", ".join(f'"{one}~={values["release"]}"' for one in names)
     values["about"] = (ast.get_docstring(ast.parse(source)) or "").replace("::", ":")
+    tests = f"test_{kind}.py.txt" if kind == "dialect" else "test_contract.py.txt"
     return {
         "pyproject.toml": filled("pyproject.toml.txt"),
         "README.md": filled("README.md.txt"),
         ".github/workflows/tests.yml": filled("tests.yml.txt"),
         f"src/{values['module']}/__init__.py": source,
-        "tests/test_contract.py": filled("test_contract.py.txt"),
+        "tests/test_contract.py": filled(tests),
     }
