@@ -15,7 +15,7 @@ from agl.plugins.registry import GROUPS, load
 from agl_testing.new_package import KINDS
 
 ROOT = Path(__file__).parents[3]
-QUICK = ("adapter", "credit", "dialect", "hook")
+QUICK = ("adapter", "credit")
 MARKED = [
     pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.plugins, pytest.mark.nightly])
     for kind in KINDS
@@ -112,11 +112,11 @@ class Mine(CreditRule):
     def assign(self, calls, spans):
         return [Credit.model_construct(reward=float("nan")) for _ in calls]
 """
-MISSPELT = """
+IGNORES_VAL = """
 import agl
 
-class Mine(agl.Hook):
-    def on_steps_end(self, step):
+class Mine(agl.Algorithm):
+    async def run(self, train_dataset=None, val_dataset=None):
         pass
 """
 
@@ -137,14 +137,13 @@ class Mine(agl.Hook):
             "well. Got: agl.errors.AdapterError: credit rule 'credit' gave nan",
         ),
         (
-            "hook",
-            MISSPELT,
-            "'its methods are hooks' is broken: Each has the name of a hook, and takes "
-            "arguments that the hook has. Got: agl.errors.ConfigError: hook plugin 'mine_mod.Mine':"
-            " there is no hook 'on_steps_end'",
+            "algorithm",
+            IGNORES_VAL,
+            "'tasks to measure with are used or refused' is broken: ``check_datasets`` refuses "
+            "those that ``run`` would leave unused. Got: AssertionError: no rollout is of val's",
         ),
     ],
-    ids=["adapter", "credit", "hook"],
+    ids=["adapter", "credit", "algorithm"],
 )
 def test_check_says_what_is_broken(agl, install, kind, source, sentence):
     install("agl-mine", {"mine_mod.py": source}, {GROUPS[kind]: {"mine": "mine_mod:Mine"}})
@@ -171,26 +170,28 @@ def test_check_says_what_it_could_not_test(agl, install):
     code = """
         import click
 
-        class Needs:
+        import agl
+
+        class Needs(agl.TraceAdapter):
             def __init__(self, path: str) -> None:
                 self.path = path
 
-            def on_step_end(self, step):
-                pass
+            def adapt(self, source, /):
+                return sorted(span.span_id for span in source)
 
         @click.command()
         def command():
             pass
     """
     points = {
-        "agl.hooks": {"needs": "mine_mod:Needs"},
+        "agl.adapters": {"needs": "mine_mod:Needs"},
         "agl.commands": {"mine": "mine_mod:command"},
     }
     points["agl.tracers"] = {"gone": "mine_mod:Gone"}
     install("agl-mine", {"mine_mod.py": code}, points)
     shown = agl("plugins", "check", "agl-mine")
     assert shown.code == 1
-    assert "hook 'needs': 'its options are given' is skipped: give path=..." in shown.out
+    assert "adapter 'needs': 'its options are given' is skipped: give path=..." in shown.out
     assert "| command | mine  | 1.0     | 1 of 1 kept |" in shown.out
     assert (
         "tracer 'gone': 'it loads' is broken: tracer 'gone' (plugin 'agl-mine') does not load: "
@@ -200,20 +201,6 @@ def test_check_says_what_it_could_not_test(agl, install):
     unknown = agl("plugins", "check", "agl-mini")
     assert unknown.code == 2
     assert "Did you mean 'agl-mine'?" in unknown.err
-
-
-def test_check_runs_hook_plugins_as_they_are_in_every_run(agl, install):
-    code = """
-        import agl
-
-        @agl.hookimpl
-        def on_step_end(step, metrics):
-            metrics.clear()
-    """
-    install("agl-mine", {"mine_mod.py": code}, {"agl.plugins": {"mine": "mine_mod"}})
-    shown = agl("plugins", "check", "plugin/mine")
-    assert "'it raises nothing and changes nothing' is broken: In a run" in shown.out
-    assert "| 2 of 3 kept |" in shown.out
 
 
 def test_new_imports_no_suite():

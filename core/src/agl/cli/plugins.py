@@ -136,12 +136,11 @@ def show(name: str, as_json: bool) -> None:
 
     component = _choose(name)
     target = registry.load_component(component)
-    # Not inspect.getdoc: a component's class without a docstring is not what its base class is.
-    doc = docstring_parser.parse(inspect.cleandoc(target.__doc__ or ""))
     schema = schema_of(target) if callable(target) and component.kind != "command" else None
     described: dict[str, Any] = {
         **asdict(component),
-        "doc": doc.description or "",
+        # Not inspect.getdoc: a class without a docstring is not what its base class is.
+        "doc": docstring_parser.parse(inspect.cleandoc(target.__doc__ or "")).description or "",
         "takes_any_option": bool(schema and schema.open),
         "options": [
             {name: getattr(option, name) for name in ("name", "type", "required", "doc")}

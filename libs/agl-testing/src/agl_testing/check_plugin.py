@@ -68,7 +68,7 @@ def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _suite(component: Component) -> Any:
-    name = "hook" if component.kind == "plugin" else component.kind
+    name = component.kind
     if find_spec(module := f"agl_testing.{name}_contract") is None:
         return None
     return getattr(import_module(module), f"{name.capitalize()}Contract")
