@@ -1,13 +1,14 @@
 """A fork server gives each call a process of its own, and nothing of a call outlives it."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -383,3 +384,22 @@ async def test_open_files_of_the_parent_are_not_there(tmp_path):
             calls.close()
     assert got == ["", os.devnull]
     assert path.read_bytes() == b"from the parent"
+
+
+@contextlib.contextmanager
+def listening(details: Any) -> Iterator[list[socket.socket]]:
+    yield [socket.create_server(("127.0.0.1", 0)) for _ in range(details)]
+
+
+async def test_the_caller_gets_the_sockets_of_an_enclosure():
+    async def take(sockets: list[socket.socket]) -> None:
+        for one in sockets:
+            ports.append(one.getsockname()[1])
+            one.close()
+
+    with contextlib.closing(ForkServer(work, listening)) as server:
+        for number in (0, 1, 3):
+            ports: list[int] = []
+            asked = {"do": "remember", "text": ""}
+            await server.call(asked, details=number, on_sockets=take)
+            assert len({*ports} - {0}) == number

@@ -129,7 +129,8 @@ def test_what_finds_the_queue_full_is_dropped_and_counted():
     with Hang() as hang:
         assert delivery.put("the start", hang)
         hang.began.wait()
-        assert [delivery.put("more", int) for _ in range(4)] == [True, True, False, False]
+        taken = [delivery.put("more", int) is not None for _ in range(4)]
+        assert taken == [True, True, False, False]
 
 
 async def test_the_end_finds_room_in_a_full_queue():

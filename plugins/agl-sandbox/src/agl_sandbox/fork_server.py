@@ -214,21 +214,10 @@ async def _enclosed(sock: socket.socket, on_sockets: OnSockets) -> None:
         await readable
     finally:
         loop.remove_reader(sock)
-    header, descriptors, _, _ = socket.recv_fds(sock, HEADER_BYTES, MAX_SOCKETS)
-    sockets = [socket.socket(fileno=number) for number in descriptors]
-    rest = await _exactly(sock, HEADER_BYTES - len(header))
-    await _exactly(sock, length_of(header + rest))
-    await on_sockets(sockets)
-
-
-async def _exactly(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        chunk = await asyncio.get_running_loop().sock_recv(sock, count - len(data))
-        if not chunk:
-            raise ClosedError
-        data += chunk
-    return data
+    handed, descriptors, _, _ = socket.recv_fds(sock, 1, MAX_SOCKETS)
+    if not handed:
+        raise ClosedError
+    await on_sockets([socket.socket(fileno=number) for number in descriptors])
 
 
 async def converse(

@@ -10,8 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from concurrent.futures import Future
 
 from agl.utils.secrets import hide
 from agl.utils.text import describe
@@ -47,7 +46,9 @@ class Delivery:
         self.lost: Counter[str] = Counter()
         """Why some were not: reason -> how many."""
         self._most = most
-        self._waiting: deque[tuple[str, Callable[[], object], int]] = deque()
+        self._waiting: deque[tuple[str, Callable[[], object], int, Future[object]]] = deque()
+        self._last: Future[object] | None = None
+        """That of the newest call that was asked for."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._under_way: tuple[str, float] | None = None
@@ -60,7 +61,6 @@ class Delivery:
         self._is_given_up = False
         self._is_late = False
         """Whether something was lost for want of time at the end."""
-        self._when_idle: list[Callable[[], object]] = []
         self._failures = 0
         """Calls that failed since one was made."""
         self._has_failed = False
@@ -68,7 +68,9 @@ class Delivery:
         self._rests_until = 0.0
         """Before then nothing is tried, by the monotonic clock."""
 
-    def put(self, what: str, call: Callable[[], object], number: int = 1) -> bool:
+    def put(
+        self, what: str, call: Callable[[], object], number: int = 1
+    ) -> "Future[object] | None":
         """Ask for a call; returns at once, from any thread.
 
         Args:
@@ -78,20 +80,21 @@ class Delivery:
                 and ``drop``.
 
         Returns:
-            Whether it will be tried.
+            What the call will return, or None as it raises; None at once if it is not tried.
         """
         with self._changed:
             self.given += number
             if self._is_ending or len(self._waiting) >= self._most:
                 self.lost["the queue was full"] += number
-                return False
-            self._waiting.append((what, call, number))
+                return None
+            self._last = answer = Future[object]()
+            self._waiting.append((what, call, number, answer))
             if self._thread is None:
                 name = f"agl-{self.name}"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-            return True
+            return answer
 
     @property
     def is_failing(self) -> bool:
@@ -101,17 +104,12 @@ class Delivery:
     @property
     def is_idle(self) -> bool:
         """Whether all that was asked for was tried."""
-        with self._changed:
-            return not self._waiting and self._under_way is None
+        return self._last is None or self._last.done()
 
     async def idle(self) -> None:
         """Wait, for ever where a call hangs, until all that was asked for was tried."""
-        done, loop = asyncio.Event(), asyncio.get_running_loop()
-        with self._changed:
-            if not self._waiting and self._under_way is None:
-                return
-            self._when_idle.append(partial(loop.call_soon_threadsafe, done.set))
-        await done.wait()
+        if self._last is not None:
+            await asyncio.shield(asyncio.wrap_future(self._last))
 
     @property
     def seconds_under_way(self) -> float:
@@ -160,7 +158,7 @@ class Delivery:
         with self._changed:
             if last is not None and self._thread is not None:
                 self.given += 1
-                self._waiting.append(("the end", last, 1))
+                self._waiting.append(("the end", last, 1, Future()))
             self._is_ending = True
             self._changed.notify_all()
         until = time.monotonic() + seconds
@@ -183,7 +181,7 @@ class Delivery:
                 self.lost[f"{what} had not returned after {hung:.0f} s"] += self._number
                 self._is_late = True
             if self._waiting:
-                self.lost["the run had ended"] += sum(number for *_, number in self._waiting)
+                self.lost["the run had ended"] += sum(number for _, _, number, _ in self._waiting)
                 self._waiting.clear()
                 self._is_late = True
 
@@ -194,29 +192,27 @@ class Delivery:
                     self._changed.wait()
                 if not self._waiting:
                     return
-                what, call, self._number = self._waiting.popleft()
+                what, call, self._number, answer = self._waiting.popleft()
                 self._under_way = what, time.monotonic()
-            error = self._call(what, call)
+            is_waited_for = answer.set_running_or_notify_cancel()
+            returned, error = self._call(what, call)
             with self._changed:
                 self._under_way = None
                 if error is not None and not self._is_given_up:
                     self.lost[error] += self._number
-                if not self._waiting:
-                    for tell in self._when_idle:
-                        with suppress(RuntimeError):  # nobody waits in a loop that is closed
-                            tell()
-                    self._when_idle.clear()
                 self._changed.notify_all()
+            if is_waited_for:
+                answer.set_result(returned)
 
-    def _call(self, what: str, call: Callable[[], object]) -> str | None:
-        """Why it was not made; None where it was."""
+    def _call(self, what: str, call: Callable[[], object]) -> tuple[object, str | None]:
+        """What it returned; and why it was not made, None where it was."""
         if self._is_open is False:
-            return "it could not be opened"
+            return None, "it could not be opened"
         is_last = self._is_ending and not self._waiting
         if time.monotonic() < self._rests_until and not is_last:
-            return f"it had failed {TRIES} times and more one after the other"
+            return None, f"it had failed {TRIES} times and more one after the other"
         try:
-            call()
+            returned = call()
         # A tracker may end the process where its user said no to something, and what its library
         # raises need be no Exception: a panic of Rust's is none.
         except BaseException as error:
@@ -227,9 +223,9 @@ class Delivery:
                 rest = min(2.0 ** (self._failures - TRIES), LONGEST_REST)
                 self._rests_until = time.monotonic() + rest
             self.warn(what, error)
-            return f"{what} raised {type(error).__name__}"
+            return None, f"{what} raised {type(error).__name__}"
         self._is_open, self._failures = True, 0
-        return None
+        return returned, None
 
     def _say(self) -> None:
         lost = self.lost.total()

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -155,7 +154,8 @@ class OTLP(agl.Hook):
         some = [self._pending[n] for n in range(min(size, len(self._pending)))]
         try:
             batch = [one for rollout in some for one in await _attempts(store, rollout)]
-            is_sent = await self._deliver(batch)
+            sent = self._delivery.put("spans", partial(self._send, batch), 0)
+            is_sent = sent is not None and bool(await asyncio.wrap_future(sent))
         except Exception as error:
             self._delivery.warn("reading rollouts", error)
             is_sent = False
@@ -170,22 +170,6 @@ class OTLP(agl.Hook):
         else:
             self._delivery.drop("those after them were taken, and they were not")
         return is_sent
-
-    async def _deliver(self, batch: Sequence[Ended]) -> bool:
-        """Have a batch sent by the thread, and wait for it; whether it was."""
-        answer: Future[bool] = Future()
-
-        def send() -> None:
-            is_waited_for = answer.set_running_or_notify_cancel()
-            is_sent = False
-            try:
-                is_sent = self._send(batch)
-            finally:
-                if is_waited_for:
-                    answer.set_result(is_sent)
-
-        self._delivery.put("spans", send, 0)
-        return await asyncio.wrap_future(answer)
 
     async def _count_unread(self) -> None:
         """What was not even looked at, as the collector failed or hung."""
