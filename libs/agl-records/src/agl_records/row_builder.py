@@ -69,7 +69,8 @@ def new_row(call: ModelCall, credit: Credit, row_break: RowBreak | None) -> Trai
 
 def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     """Append what a call adds to a row that its prompt continues."""
-    given, sampled = _prompt(call)[len(row.token_ids) :], call.response_token_ids or []
+    given = (call.prompt_token_ids or [])[len(row.token_ids) :]
+    sampled = call.response_token_ids or []
     start = len(row.token_ids) + len(given)
     row.token_ids.extend(given + sampled)
     row.logprobs.extend([0.0] * len(given) + (call.response_logprobs or []))
@@ -117,10 +118,6 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
         else:
             differs = middle
     return same
-
-
-def _prompt(call: ModelCall) -> list[int]:
-    return call.prompt_token_ids or []
 
 
 def rows_adapter(**options: Any) -> RowsAdapter:

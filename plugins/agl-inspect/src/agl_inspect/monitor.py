@@ -33,7 +33,6 @@ from agl.utils.checks import check_numbers
 from agl_records.calls.reader import model_calls
 from agl_records.final_rewards import FinalReward
 from agl_records.ledger.documents import each_part
-from agl_records.training_data import ModelCall
 from agl_records.types import OF_OTHERS
 
 logger = logging.getLogger("agl.inspect")
@@ -204,7 +203,11 @@ class RewardMonitor:
             calls = [call for call in model_calls(spans) if call.call_id not in others]
             if calls := [call for call in calls if call.response is not None]:
                 answers = tuple(str((call.response or {}).get("content") or "") for call in calls)
-                failed = any(map(_tool_failed, calls))
+                results = [one for c in calls for one in c.messages if one.get("role") == "tool"]
+                failed = any(
+                    one.get("is_error") is True or _FAILED.search(str(one.get("content") or ""))
+                    for one in results
+                )
                 given = FinalReward.of(statuses[rollout_id], find_final_reward(spans))
                 said.append(RolloutAnswers(rollout_id, answers, failed, given.reward))
         return said
@@ -221,14 +224,6 @@ _WORSE = {
     ),
 }
 """What becomes worse -> its signal, whether more (1) or less (-1) of it is worse, in words."""
-
-
-def _tool_failed(call: ModelCall) -> bool:
-    return any(
-        message.get("role") == "tool"
-        and (message.get("is_error") is True or _FAILED.search(str(message.get("content") or "")))
-        for message in call.messages
-    )
 
 
 def _file(algorithm: Algorithm) -> Path | None:

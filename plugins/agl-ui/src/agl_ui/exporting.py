@@ -74,10 +74,6 @@ class Export:
     _num: Counter[str] = field(default_factory=Counter[str])
     """Pages of each kind that are written."""
 
-    @property
-    def _most(self) -> dict[str, int]:
-        return {"rollouts": self.most_rollouts, "tokens": self.most_tokens, "others": MOST_PAGES}
-
     async def write(self) -> int:
         """Write everything; the number of pages, those that failed among them.
 
@@ -195,7 +191,8 @@ class Export:
             return None
         kind = "tokens" if "token" in query else "others"
         kind = "rollouts" if is_rollout and not query else kind
-        if self._num[kind] >= self._most[kind]:
+        most = {"rollouts": self.most_rollouts, "tokens": self.most_tokens, "others": MOST_PAGES}
+        if self._num[kind] >= most[kind]:
             self.left_out[kind] += 1
             return None
         self._num[kind] += 1

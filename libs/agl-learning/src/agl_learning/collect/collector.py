@@ -125,7 +125,7 @@ class Collector:
         """
         start = time.perf_counter()
         self.reader.check_model()
-        place = metadata.get("step"), metadata.get("round", 0)
+        place, seed = (metadata.get("step"), metadata.get("round", 0)), self._seed
         requests = [
             EnqueueRolloutRequest(
                 input=task,
@@ -135,7 +135,7 @@ class Collector:
                 metadata={
                     **metadata,
                     "group": group,
-                    **self._seed_of(mode, *place, group, copy),
+                    **({} if seed is None else {SEED: seed_of(seed, mode, *place, group, copy)}),
                 },
                 key=None if key is None else f"{key}/{group}/{copy}",
             )
@@ -152,9 +152,6 @@ class Collector:
             await self._judging.judge(collected, self.reader.model, metadata)
         collected.seconds = time.perf_counter() - start
         return collected
-
-    def _seed_of(self, *place: object) -> dict[str, int]:
-        return {} if self._seed is None else {SEED: seed_of(self._seed, *place)}
 
     async def read(self, rollout_ids: Sequence[tuple[int, str]], lost: Sequence[str]) -> Collected:
         """What an earlier start of the run collected, from the store.

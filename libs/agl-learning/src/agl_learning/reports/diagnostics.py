@@ -101,11 +101,6 @@ class _Means:
             self.first = self.most = mean
         self.number, self.last, self.most = self.number + 1, mean, max(self.most, mean)
 
-    @property
-    def have_risen(self) -> bool:
-        """Whether the last is above the first, by 95 % of the most that any was."""
-        return self.last > self.first and self.last >= self.most - 0.05 * (self.most - self.first)
-
 
 class Diagnostics:
     """Watches the training steps of a run for what may keep it from learning.
@@ -157,7 +152,9 @@ class Diagnostics:
         else:
             last = last[-max(1, enough) :]
             codes.append("no_gradient")
-            if not self._means[model].have_risen:
+            means = self._means[model]
+            most = means.most - 0.05 * (means.most - means.first)
+            if not (means.last > means.first and means.last >= most):
                 has_teacher = self._estimator_of(model) == "reverse_kl"
                 codes += ["equal_to_teacher" if has_teacher else "equal_rewards", "no_entropy"]
             codes += ["no_tokens", "no_calls", "biased_failures"]

@@ -9,7 +9,6 @@ from typing import Any
 
 from agl.errors import ConfigError
 from agl.store.forwarding import StandInStore
-from agl_learning.collect.collector import Collector
 from agl_learning.run.checkpoint import Progress, find_checkpoint, whole_checkpoints
 from agl_learning.run.folder import Generation, read_generation
 from agl_learning.run.records import Record, Records
@@ -53,7 +52,14 @@ async def replay(training: Training, step: int, folder: Path | None) -> Replay:
             await training.begin(checkpoint, progress, Path(scratch))
             session.collector.reader.model = training.trained_model()
             left = {number: what_is_left(folder, number, progress.step) for number in again}
-            await _check_rollouts(session.collector, {n: steps[n] for n in again}, left)
+            for number in again:
+                wanted = steps[number].rollout_ids
+                if missing := await session.collector.missing(wanted):
+                    raise ConfigError(
+                        f"the store does not have {len(missing)} of {len(wanted)} rollouts of step "
+                        f"{number} ({', '.join(missing[:3])}): they were deleted, or it is another "
+                        f"store. Step {max(again)} needs them. {left[number]}"
+                    )
             exact = steps[step].weights is not None and training.deterministic
             told = Replay(step, progress.step, exact)
             others = [one for n in again for one in training.changed_options(folder, starts[n])]
@@ -105,20 +111,6 @@ def _check_trained(steps: Mapping[int, Record], step: int, folder: Path) -> None
         raise ConfigError(
             f"the store has no step {step} of the run in {str(folder)!r}; it has {known}"
         )
-
-
-async def _check_rollouts(
-    collector: Collector, records: Mapping[int, Record], what_is_left: Mapping[int, str]
-) -> None:
-    """Refuse to begin where the store does not have the rollouts of all steps."""
-    for step, record in records.items():
-        wanted = record.rollout_ids
-        if missing := await collector.missing(wanted):
-            raise ConfigError(
-                f"the store does not have {len(missing)} of {len(wanted)} rollouts of step {step} "
-                f"({', '.join(missing[:3])}): they were deleted, or it is another store. Step "
-                f"{max(records)} needs them. {what_is_left[step]}"
-            )
 
 
 def checkpoint_before(

@@ -217,7 +217,13 @@ class FineTuning(Training):
         await self.end_serving()
         start = time.perf_counter()
         logger.info("iteration %d: training on %d examples", number, len(examples))
-        made = _checked(self.title, await self.train(file, self.version, number), number)
+        given = cast("object", await self.train(file, self.version, number))
+        if not isinstance(given, Version) or given.number != number:
+            raise AlgorithmError(
+                f"train of {self.title}: expected Version({number}, ...), which it was to make; "
+                f"got {given!r:.80}"
+            )
+        made = replace(given, metrics=only_finite(f"train of {self.title}", given.metrics))
         self.versions.append(made)
         trained = {OF_TRAINING + name: value for name, value in made.metrics.items()}
         before = session.records.find("train", number - 1)
@@ -234,13 +240,3 @@ class FineTuning(Training):
         lines = await asyncio.to_thread(file.read_bytes)
         rows = [hashlib.sha256(line).hexdigest()[:12] for line in lines.splitlines()]
         return Learned(metrics, True, rows)
-
-
-def _checked(owner: str, made: object, number: int) -> Version:
-    """The version that a training returned, with None for metrics that are NaN or infinity."""
-    if not isinstance(made, Version) or made.number != number:
-        raise AlgorithmError(
-            f"train of {owner}: expected Version({number}, ...), which it was to make; got "
-            f"{made!r:.80}"
-        )
-    return replace(made, metrics=only_finite(f"train of {owner}", made.metrics))

@@ -74,7 +74,13 @@ class Forms:
             RequestError: The request asks for what cannot be done.
         """
         name, grammar = _grammar(request)
-        self._check_tools(request)
+        if request.used_tools and CALL not in str(self._tokenizer.chat_template):
+            raise RequestError(
+                400,
+                f"'tools': the model's chat template does not show calls as {CALL}, the only form "
+                "that this server reads; describe the actions in the messages and read them from "
+                "the text, or take a model whose template does",
+            )
         if grammar is None:
             return None
         try:
@@ -86,15 +92,6 @@ class Forms:
         if problem := LLMatcher.validate_grammar(grammar, guide):
             raise RequestError(400, f"{name!r}: {problem}")
         return lambda: _Guided(LLMatcher(guide, grammar), name)
-
-    def _check_tools(self, request: FormRequest) -> None:
-        if request.used_tools and CALL not in str(self._tokenizer.chat_template):
-            raise RequestError(
-                400,
-                f"'tools': the model's chat template does not show calls as {CALL}, the only form "
-                "that this server reads; describe the actions in the messages and read them from "
-                "the text, or take a model whose template does",
-            )
 
 
 class _Guided:

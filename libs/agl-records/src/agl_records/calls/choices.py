@@ -19,7 +19,7 @@ from agl.types import Span
 from agl.utils.json_values import parse_json
 from agl.utils.otel import LinkMatch, extract_links_from_attributes
 from agl_records.calls.span_tree import ordered
-from agl_records.training_data import Choice, ModelCall
+from agl_records.training_data import ModelCall
 
 CHOSEN = LightningSpanAttributes.CHOSEN.value
 
@@ -54,7 +54,10 @@ def _choice(
         if named < count:
             return named, ""
         return None, f"the agent named answer {named} of {count}, from 0"
-    sayings = [_saying(choice) for choice in call.choices]
+    sayings = [
+        ("tokens", *(one.token_ids or ())) if one.response is None else _said(one.response)
+        for one in call.choices
+    ]
     used = set(sayings)
     if len(used) > 1:
         used = {saying for other in later if (saying := _gone_on_with(call, sayings, other))}
@@ -106,19 +109,17 @@ def _named(calls: Sequence[ModelCall], spans: Sequence[Span]) -> dict[int, int |
         meant = _linked(span, calls)
         place = span.sequence_id or math.inf
         before = [n for n in meant if calls[n].sequence_id < place]
-        candidates = _at_once(calls, before) if before else meant
+        candidates = meant
+        if before:  # the last one, and those that had not ended when it began
+            start = calls[before[-1]].start_time or -math.inf
+            candidates = [n for n in before[:-1] if (calls[n].end_time or math.inf) > start]
+            candidates.append(before[-1])
         if len(candidates) == 1:
             found[candidates[0]] = number
         else:
             why = f"the agent named an answer, and {len(candidates)} calls may have been meant"
             found.update(dict.fromkeys(candidates, why))
     return found
-
-
-def _at_once(calls: Sequence[ModelCall], numbers: Sequence[int]) -> list[int]:
-    """Of the calls at these positions the last one, and those that had not ended when it began."""
-    start = calls[numbers[-1]].start_time or -math.inf
-    return [n for n in numbers[:-1] if (calls[n].end_time or math.inf) > start] + [numbers[-1]]
 
 
 def _linked(span: Span, calls: Sequence[ModelCall]) -> list[int]:
@@ -150,12 +151,6 @@ def _gone_on_with(call: ModelCall, sayings: Sequence[_Saying], other: ModelCall)
     )
     said = {_said(message) for message in new if message.get("role") == "assistant"}
     return next((saying for saying in sayings if saying in said), None)
-
-
-def _saying(choice: Choice) -> _Saying:
-    if choice.response is None:
-        return ("tokens", *(choice.token_ids or ()))
-    return _said(choice.response)
 
 
 def _said(message: Mapping[str, Any]) -> _Saying:

@@ -40,13 +40,11 @@ def conversation(request: Fields) -> tuple[list[dict[str, Any]], list[dict[str, 
 def _system(request: Fields) -> Iterator[dict[str, Any]]:
     system = request.any("system")
     if isinstance(system, list):
-        system = [block for block in system if not _is_billing(block)]
+        texts = [block.get("text") if isinstance(block, dict) else "" for block in system]
+        both = zip(system, texts, strict=True)
+        system = [block for block, text in both if not str(text).startswith(_BILLING)]
     if system:
         yield {"role": "system", "content": _content(request, system, "system")}
-
-
-def _is_billing(block: Any) -> bool:
-    return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
 def message(message: Fields, referred: set[str]) -> list[dict[str, Any]]:

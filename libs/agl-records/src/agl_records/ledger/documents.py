@@ -42,23 +42,23 @@ async def put_parts(store: LightningStore, parts: Sequence[LedgerPart]) -> None:
     Raises:
         UnknownRecordError: A rollout does not exist. Nothing was stored.
     """
-    if parts:
-        await store.put_documents(list(map(_document, parts)))
+    documents = [
+        Document(
+            kind=KIND,
+            key=key_of(part.run, part.step, part.algorithm, part.rollout_id),
+            body=part.model_dump(mode="json", exclude_defaults=True),
+            version=part.generation + 1,
+            rollout_id=part.rollout_id,
+        )
+        for part in parts
+    ]
+    if documents:
+        await store.put_documents(documents)
 
 
 def key_of(run: str | None, step: int | None, algorithm: str | None, rollout_id: str) -> str:
     """The key of the document of an account."""
     return f"{_run(run)}{_step(step)}{_run(algorithm)}{rollout_id}"
-
-
-def _document(part: LedgerPart) -> Document:
-    return Document(
-        kind=KIND,
-        key=key_of(part.run, part.step, part.algorithm, part.rollout_id),
-        body=part.model_dump(mode="json", exclude_defaults=True),
-        version=part.generation + 1,
-        rollout_id=part.rollout_id,
-    )
 
 
 async def each_part(

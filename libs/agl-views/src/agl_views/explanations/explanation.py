@@ -202,7 +202,10 @@ async def explain(
         raise ConfigError(f"the store has no rollout {rollout_id!r}. See: agl rollouts")
     trace = await read_trace(store, rollout_id, part=read)
     spans = trace.spans
-    parts = [one for one in await _accounts(store, rollout, step) if not one.problem]
+    parts = await load_parts(store, [rollout], step=step)
+    if not parts:  # the run went back behind all of them
+        parts = await load_parts(store, [rollout], step=step, lost=True)
+    parts = [one for one in parts if not one.problem]
     if step is not None and not parts:
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
     calls = {record.call.call_id: record.call for record in recorded_parts(spans)}
@@ -295,13 +298,6 @@ def _line(
         excluded=one.reason if isinstance(one, Exclusion) else None,
         detail=one.detail if isinstance(one, Exclusion) else "",
     )
-
-
-async def _accounts(store: LightningStore, rollout: Rollout, step: int | None) -> list[LedgerPart]:
-    """Those that count; where the run went back behind all of them, these."""
-    if parts := await load_parts(store, [rollout], step=step):
-        return parts
-    return await load_parts(store, [rollout], step=step, lost=True)
 
 
 async def _of_step(store: LightningStore, part: LedgerPart) -> list[Account]:

@@ -54,7 +54,9 @@ async def explain_token(
             f"agl show {chain.rollout.rollout_id} --tokens"
         )
     line, where = chain.whole.lines.get(call_id), _place_of(chain, call_id, place)
-    part, item = chain.part, _item_of(chain.part, call_id)
+    part = chain.part
+    items = [] if part is None else calls_of(part)
+    item = next((one for one in items if one.call_id == call_id), None)
     run = await get_run(store, part.run) if part is not None and part.run is not None else None
     options = _options(run, call)
     got = line or CallLine(call_id, call.attempt_id, call.agent_name)
@@ -96,11 +98,6 @@ def _num_sharing(chain: Chain, line: CallLine | None) -> int:
         return 1
     given = (line.sources, line.attempt_id)
     return sum((one.sources, one.attempt_id) == given for one in chain.whole.lines.values())
-
-
-def _item_of(part: LedgerPart | None, call_id: str) -> Trained | Exclusion | None:
-    items = [] if part is None else calls_of(part)
-    return next((one for one in items if one.call_id == call_id), None)
 
 
 def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:

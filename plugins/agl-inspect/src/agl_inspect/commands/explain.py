@@ -13,7 +13,7 @@ from agl_inspect.show.id_lookup import rollout_of
 from agl_inspect.show.rollout import call_lines
 from agl_runs.finding import find_code, placed
 from agl_runs.store import get_run
-from agl_views.explanations.explanation import Explanation, TokenLine, explain
+from agl_views.explanations.explanation import Explanation, explain
 from agl_views.explanations.token_explanation import explain_token
 from agl_views.explanations.token_parts import TokenExplanation
 from agl_views.explanations.trace_reader import refused_text
@@ -119,25 +119,21 @@ def _chain_lines(e: Explanation) -> Iterator[str]:
         yield f"row {row.number}      {row.num_tokens} tokens{agent}"
         if row.began:
             yield f"           begins anew: {row.began}"
-        if e.token is not None:
-            yield _token_text(e.token)
+        if (token := e.token) is not None and token.sampled:
+            yield (
+                f"token {token.position}    id {token.token_id}, log-probability "
+                f"{number(token.logprob, 'unknown')}, "
+                f"token {token.place} of the answer of call {token.call_id}"
+            )
+        elif token is not None:
+            yield (
+                f"token {token.position}    id {token.token_id}: given to the model, not sampled "
+                "by it; nothing is learned from it"
+            )
         for call in row.calls:
             yield from call_lines(call)
     for call in e.excluded:
         yield from call_lines(call)
-
-
-def _token_text(token: TokenLine) -> str:
-    if not token.sampled:
-        return (
-            f"token {token.position}    id {token.token_id}: given to the model, not sampled by "
-            "it; nothing is learned from it"
-        )
-    return (
-        f"token {token.position}    id {token.token_id}, log-probability "
-        f"{number(token.logprob, 'unknown')}, "
-        f"token {token.place} of the answer of call {token.call_id}"
-    )
 
 
 def _why_lines(found: TokenExplanation) -> Iterator[str]:

@@ -81,23 +81,18 @@ def _print(accounts: Accounts) -> None:
         if reason in met:
             note(f"{reason}: {meaning}")
     unread = [one.detail for one in excluded if one.reason == "unrecognised_span"]
-    for remark in (*by_scope(unread), *_remarks(accounts)):
+    for remark in by_scope(unread):
         note(remark)
-
-
-def _remarks(accounts: Accounts) -> list[str]:
-    """What to say about that which is in no sum."""
-    said = {
-        "accounts of earlier steps were not read; --all reads them, --step one step": (
-            accounts.left_out
-        ),
-        "rollouts are in no account: their step did not end, they are canaries, or their algorithm "
-        "keeps no ledger": accounts.without,
-        "accounts are in no sum: their run was killed, and went on from a checkpoint before them": (
-            accounts.lost
-        ),
-    }
-    return [f"{number} {what}" for what, number in said.items() if number]
+    # What is in no sum.
+    if accounts.left_out:
+        what = "accounts of earlier steps were not read; --all reads them, --step one step"
+        note(f"{accounts.left_out} {what}")
+    if accounts.without:
+        what = "rollouts are in no account: their step did not end, they are canaries, or their"
+        note(f"{accounts.without} {what} algorithm keeps no ledger")
+    if accounts.lost:
+        what = "accounts are in no sum: their run was killed, and went on from a checkpoint before"
+        note(f"{accounts.lost} {what} them")
 
 
 def _as_json(accounts: Accounts) -> dict[str, Any]:

@@ -185,14 +185,6 @@ def _check_rewards(
             yield finding("warning", one.reason, message)
 
 
-def _check_rows(account: RowSet) -> Iterator[Finding]:
-    """Calls that do not continue the row of the one before."""
-    for number, row in enumerate(account.rows):
-        if (at := row.row_break) is not None:
-            message = f"row {number} begins anew: its prompt leaves the row of call {at.call_id} "
-            yield finding("note", "row_break", f"{message}at token {at.position}")
-
-
 def _check_adapter(trial: Trial, calls: Sequence[Graded]) -> Iterator[Finding]:
     """An adapter that makes no rows, and cannot read the spans."""
     if isinstance(trial.adapter, TraceToTripletBase) and any(c.grade in "BC" for c in calls):
@@ -269,7 +261,10 @@ def _findings(
         yield from _check_calls(result.calls, trial, bool(result.rewards))
         yield from _check_answers(result.calls)
         yield from _check_rewards(result.rewards, result.calls, account)
-        yield from _check_rows(account)
+        breaks = [(n, row.row_break) for n, row in enumerate(account.rows) if row.row_break]
+        for n, at in breaks:
+            message = f"row {n} begins anew: its prompt leaves the row of call {at.call_id} "
+            yield finding("note", "row_break", f"{message}at token {at.position}")
         if result.needs == "C":
             yield from _check_adapter(trial, result.calls)
     rewards = trial.final_rewards

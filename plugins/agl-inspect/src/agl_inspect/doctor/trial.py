@@ -273,7 +273,13 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         if tried[0].resources_id is not None:
             snapshot = await store.get_resources_by_id(tried[0].resources_id)
             got = snapshot.resources if snapshot else {}
-            trial.model = _trained(got, given)
+            # The model of the LLM that is the algorithm's, and not the file's.
+            names = {
+                one.model
+                for name, one in got.items()
+                if isinstance(one, LLM) and one != given.get(name)
+            }
+            trial.model = TrainedModel(name=names.pop()) if len(names) == 1 else None
             trial.constant_prompts = constant_prompts(got)
         of_task = [rollout for rollout in tried if rollout.input == tried[0].input]
         final = await final_rewards(store, of_task)
@@ -287,16 +293,6 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
         if alone is not None and alone.calls:
             trial.num_silent = len(silent(succeeded))
     await store.close()
-
-
-def _trained(resources: NamedResources, given: NamedResources) -> TrainedModel | None:
-    """The model of the LLM that the rollout got from the algorithm, and not from the file."""
-    names = {
-        resource.model
-        for name, resource in resources.items()
-        if isinstance(resource, LLM) and resource != given.get(name)
-    }
-    return TrainedModel(name=names.pop()) if len(names) == 1 else None
 
 
 async def _ran(store: LightningStore, rollout: Rollout) -> Ran | None:

@@ -69,10 +69,6 @@ class Known:
     content: str | None
     """Digest of what was recorded, or of its input; None if nobody knows."""
 
-    def may_be(self, one: RecordedRollout) -> bool:
-        """Whether nothing tells that it is another one."""
-        return self.content in (None, _content(one), digest([one.input]))
-
 
 @dataclass
 class Importer:
@@ -146,7 +142,8 @@ class Importer:
                     if record.id in own:
                         raise ConfigError(f"{where}: rollout {record.id!r} stands twice")
                     known = self.ids.get(record.id)
-                    if known is not None and not known.may_be(record):
+                    may_be = (None, _content(record), digest([record.input]))
+                    if known is not None and known.content not in may_be:
                         raise ConfigError(
                             f"{where}: rollout {record.id!r} is in the store with another content, "
                             f"as {known.rollout_id!r}. Give this one another id"

@@ -100,19 +100,14 @@ def _packed(request: dict[str, Any]) -> bytes:
                     if part.get(key):
                         part[key] = base64.b64encode(bytes.fromhex(part[key])).decode()
     packed = ParseDict(request, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    _name_spans(packed)
-    return packed.SerializeToString()
-
-
-def _name_spans(request: ExportTraceServiceRequest) -> None:
-    """Let every span say whose it is: where nothing does, its trace's."""
-    for group in request.resource_spans:
+    for group in packed.resource_spans:  # where nothing says whose a span is, it is its trace's
         own = {attribute.key for attribute in group.resource.attributes}
         for span in (span for scope in group.scope_spans for span in scope.spans):
             names = own | {attribute.key for attribute in span.attributes}
             for key, value in ((Ids.ROLLOUT_ID, span.trace_id.hex()), (Ids.ATTEMPT_ID, UNNAMED)):
                 if key.value not in names:
                     span.attributes.add(key=key.value).value.string_value = value
+    return packed.SerializeToString()
 
 
 def _event(record: Mapping[str, Any]) -> Event:

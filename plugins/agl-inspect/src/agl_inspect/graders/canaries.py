@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Mapping
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 from agl.algorithm.base import Algorithm
@@ -151,9 +150,13 @@ class Canaries(Hook):
         ended = [one for one in rollouts if one.end_time is not None]
         for rollout_id, final in (await final_rewards(self._store, ended)).items():
             kind, step = self._open.pop(rollout_id)
-            self._write(
-                algorithm, rollout_id=rollout_id, answer=kind, step=step, reward=final.reward
-            )
+            line = {"rollout_id": rollout_id, "answer": kind, "step": step, "reward": final.reward}
+            try:
+                if (folder := algorithm.get_run_folder()) is not None:
+                    with (folder / FILE).open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+            except OSError as error:  # a full disk, say: they go on all the same
+                logger.warning("%s was not written: %s", FILE, error)
             if final.reward is None or self._trained is None or kind in self._warned:
                 continue
             least, most = self._trained
@@ -167,12 +170,3 @@ class Canaries(Hook):
                     "agl doctor --graders tries this before a run",
                     step, WRONG[kind], final.reward, most, rollout_id,
                 )  # fmt: skip
-
-    def _write(self, algorithm: Algorithm, **line: Any) -> None:
-        folder: Path | None = algorithm.get_run_folder()
-        try:
-            if folder is not None:
-                with (folder / FILE).open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-        except OSError as error:  # a full disk, say: they go on all the same
-            logger.warning("%s was not written: %s", FILE, error)

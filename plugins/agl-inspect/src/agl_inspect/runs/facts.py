@@ -5,6 +5,7 @@ and ``agl show`` say it in their words.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,8 @@ async def run_facts(
     held_out = _held_out(metrics)
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
-        calls = await _calls(store, result.run_id)
+        with suppress(NotSupportedError):  # a store of 0.3
+            calls = (await Accounts.read(store, run=result.run_id)).total
     state = result.status if run is None else shown_status(run)
     seconds, took_longer = None, False
     if run is not None:
@@ -189,13 +191,6 @@ def _said_calls(folder: Path | None) -> Sums:
     except (TypeError, KeyError):
         return Sums()
     return Sums({("calls", name): number for name, number in counts.items() if number})
-
-
-async def _calls(store: LightningStore, run_id: str) -> Sums:
-    try:
-        return (await Accounts.read(store, run=run_id)).total
-    except NotSupportedError:
-        return Sums()
 
 
 def _checkpoints(result: RunResult, held_out: Iterable[HeldOut]) -> dict[str, Any]:

@@ -38,7 +38,12 @@ def rollout_lines(shown: Shown, *, tokens: bool = False, full: bool = False) -> 
         yield from _call(shown, place, call)
         yield from _messages(call, full, num_repeated(call, before))
         if tokens:
-            yield from _tokens(call)
+            yield _prompt_tokens(call)
+            if (ids := call.response_token_ids) is not None:
+                logprobs: Sequence[float | None] = call.response_logprobs or [None] * len(ids)
+                pairs = zip(ids, logprobs, strict=True)
+                sampled = (f"{one}" if at is None else f"{one}:{at:.3g}" for one, at in pairs)
+                yield from indented("sampled", " ".join(sampled))
     yield from _left_out(shown, len(written))
     if shown.attempt is not None and shown.attempt.error is not None:
         yield ""
@@ -145,16 +150,6 @@ def cut(text: str, longest: int | None) -> str:
         return text
     more = len(text) - longest
     return text if more <= 0 else f"{text[:longest]}… ({more} characters more: --full)"
-
-
-def _tokens(call: ModelCall) -> Iterator[str]:
-    """Ids of the prompt, and of the answer with their log-probabilities."""
-    yield _prompt_tokens(call)
-    if (ids := call.response_token_ids) is not None:
-        logprobs: Sequence[float | None] = call.response_logprobs or [None] * len(ids)
-        pairs = zip(ids, logprobs, strict=True)
-        sampled = (f"{one}" if at is None else f"{one}:{at:.3g}" for one, at in pairs)
-        yield from indented("sampled", " ".join(sampled))
 
 
 def _prompt_tokens(call: ModelCall) -> str:

@@ -90,7 +90,10 @@ async def write(request: Request, sources: DataSources) -> Page:
             "or the beginning of an id away",
         )
     if chosen["after"]:
-        await _check_after(source, chosen["after"])
+        with contextlib.suppress(DamagedRecordError):  # it is there
+            if await source.store.get_rollout_by_id(chosen["after"]) is None:
+                text = f"after={chosen['after'][:50]!r}: the store has no such rollout"
+                raise HTTPException(400, text)
     statuses = [*chosen["status"]] or None
     _, sort, is_least = SORTS[chosen["sort"]]
     # One more than is shown, to know whether there is a next page.
@@ -127,12 +130,6 @@ async def write(request: Request, sources: DataSources) -> Page:
         "is_first": not chosen["after"],
     }
     return Page("rollouts.html", values, source, "rollouts", state=state)
-
-
-async def _check_after(source: DataSource, rollout_id: str) -> None:
-    with contextlib.suppress(DamagedRecordError):  # it is there
-        if await source.store.get_rollout_by_id(rollout_id) is None:
-            raise HTTPException(400, f"after={rollout_id[:50]!r}: the store has no such rollout")
 
 
 def _unread(rollout_id: str) -> Rollout:

@@ -108,7 +108,8 @@ async def write(request: Request, sources: DataSources) -> Page:
         "steps": steps,
         "small": small,
         "constant": constant,
-        "spent": _spent(metrics),
+        # What judges and the algorithm itself ask is not in it.
+        "spent": {title: n for title, of in SPENT.items() if (n := metrics.total(*of)) is not None},
         "budget": {
             name.removeprefix(BUDGET): limit
             for name, limit in flat(run.config).items()
@@ -203,12 +204,6 @@ def _small(
         elif drawn is not None and len(points) > 1:
             found.append((drawn, list(points.values())[-1]))
     return found, constant
-
-
-def _spent(metrics: RunMetrics) -> dict[str, float]:
-    """What agents took in all starts; what judges and the algorithm itself ask is not in it."""
-    totals = {title: metrics.total(*names) for title, names in SPENT.items()}
-    return {title: float(total) for title, total in totals.items() if total is not None}
 
 
 def _rate(lines: list[dict[str, Any]]) -> float | None:

@@ -59,12 +59,9 @@ async def _row(source: DataSource, run: Run, is_only_run: bool) -> Row:
     metrics = await run_in_threadpool(RunMetrics.of, run)
     has_curve = metrics.rewards or metrics.val_rewards
     mean = None if has_curve else await mean_reward(source, run.run_id, is_only_run)
-    spark = chart("reward", _series(metrics), width=200.0, height=66.0)
+    series = [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)]
+    spark = chart("reward", series, width=200.0, height=66.0)
     return Row(source, run, shown_status(run), metrics, mean, spark)
-
-
-def _series(metrics: RunMetrics) -> list[tuple[str, str, dict[int, float | None]]]:
-    return [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)]
 
 
 async def write(request: Request, sources: DataSources) -> Page:

@@ -85,7 +85,7 @@ async def write(request: Request, sources: DataSources) -> Page:
         raise UnknownRecordError(f"rollout {rollout_id[:100]!r}: the store has none of this id")
     rows = await rows_of(source, await _siblings(source, rollout))
     steps = _steps(rows)
-    own = next(one for one in steps if any(_id(row) == rollout_id for row in one.rows))
+    own = next(one for one in steps if any(r.rollout.rollout_id == rollout_id for r in one.rows))
     step = whole_number(request, "step", own.step)
     # Its own one first, then others of its run.
     near = sorted(steps, key=lambda one: (one is not own, one.run != own.run))
@@ -159,10 +159,6 @@ def _step_of(rollout: Rollout) -> int | None:
     step = (rollout.metadata or {}).get("step")
     is_one = isinstance(step, int) and not isinstance(step, bool) and step >= 0
     return step if is_one else None
-
-
-def _id(row: Row) -> str:
-    return row.rollout.rollout_id
 
 
 def _steps(rows: Sequence[Row]) -> list[Step]:

@@ -57,19 +57,6 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
     return [items[index] for index in sorted(filter(str.isdecimal, items), key=int)]
 
 
-def _check_tool_calls(message: Any) -> None:
-    """Refuse a message, as OpenAI has it, whose calls of tools are no list of objects.
-
-    Raises:
-        MessageError: They are not.
-    """
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list) or not all(
-        isinstance(call, dict) and isinstance(call.get("function") or {}, dict) for call in calls
-    ):
-        raise MessageError(f"expected tool_calls as a list of objects, got {str(calls)[:80]}")
-
-
 OF_ANSWER = (
     "response",
     "response_token_ids",
@@ -91,7 +78,12 @@ def make_call(span: Span, **fields: Any) -> ModelCall:
     choices: Sequence[Choice] = fields.pop("choices", ())
     answers = [fields.get("response"), *[choice.response for choice in choices]]
     for message in (*fields.get("messages", ()), *filter(None, answers)):
-        _check_tool_calls(message)
+        called = message.get("tool_calls") or []
+        if not isinstance(called, list) or not all(
+            isinstance(one, dict) and isinstance(one.get("function") or {}, dict) for one in called
+        ):
+            got = str(called)[:80]
+            raise MessageError(f"expected tool_calls as a list of objects, got {got}")
     fields["finish_reason"] = finish_reason(fields.get("finish_reason"))
     fields["is_constrained"] = span.attributes.get(OUTPUT_TYPE) == "json"
     if len(choices) > 1:
