@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import closing, suppress
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -127,7 +127,7 @@ class GatewayApp:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self.recorder = Recorder(self.get_store, self.lost)
-        async with self.upstream:
+        async with aclosing(self.upstream):
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await self.recorder.close()

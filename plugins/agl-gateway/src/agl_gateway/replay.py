@@ -13,9 +13,8 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -63,12 +62,8 @@ class Recording:
         if not resume:
             self._write(HEAD)
 
-    async def __aenter__(self) -> Self:
-        await self._backends.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._backends.__aexit__(*exc_info)
+    async def aclose(self) -> None:
+        await self._backends.aclose()
         self._file.close()
 
     async def open(
@@ -122,7 +117,7 @@ class Recording:
         self._file.flush()
 
 
-class Replay(AbstractAsyncContextManager["Replay"]):
+class Replay:
     """A recording in the place of backends.
 
     The first request that was not recorded, or not so often, ends it: this call and all after it
@@ -159,7 +154,7 @@ class Replay(AbstractAsyncContextManager["Replay"]):
             if name not in given
         ]
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def aclose(self) -> None:
         left = sum(map(len, self._entries.values()))
         if left:
             logger.warning("replay: %d recorded calls were not asked for", left)

@@ -5,7 +5,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Protocol
 
 from agl_gateway import litellm
 from agl_gateway.backends import Answer, Backend
@@ -111,9 +111,8 @@ def deadline_of(headers: Mapping[bytes, bytes], start_time: float) -> float | No
 class Upstream(Protocol):
     """What answers calls: backends, or something in their place."""
 
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def aclose(self) -> None:
+        """End; nothing is asked any more."""
 
     async def open(
         self, failover: Failover, exchange: Exchange, path: str, callbacks: tuple[str, ...]
@@ -135,10 +134,7 @@ class HttpUpstream:
     def __init__(self) -> None:
         self._pool = Pool()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def aclose(self) -> None:
         await self._pool.close()
 
     async def open(
