@@ -34,7 +34,10 @@ export class Http {
     const headers: Record<string, string> = { ...options.headers };
     if (this.token) headers["authorization"] = `Bearer ${this.token}`;
     const asked: RequestInit = { method, headers, signal };
-    if (options.body !== undefined) {
+    if (options.body instanceof Uint8Array) {
+      headers["content-type"] = "application/octet-stream";
+      asked.body = options.body as Uint8Array<ArrayBuffer>;
+    } else if (options.body !== undefined) {
       headers["content-type"] = "application/json";
       asked.body = JSON.stringify(options.body);
     }

@@ -1,5 +1,6 @@
 /** Client of a training server of agl; see README.md. */
 
+import { createHash } from "node:crypto";
 import { createWriteStream } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -14,6 +15,8 @@ import { type Agent, type StoreAddress, type Task, work } from "./worker.js";
 export { type Message, type PromptTemplate, type RecordedReward, type RecordedRollout, Recorder } from "./record.js";
 export { DataUploadError, InvalidConfigError, ServerConnectionError, TrainingError } from "./errors.js";
 export { type Agent, type Resource, rewardSpan, type StoreAddress, type Task, work } from "./worker.js";
+
+const PIECE_BYTES = 2 ** 22;
 
 export interface ClientOptions {
   /** Token of the user, if it does not stand in the address; else `AGENT_LIGHTNING_API_KEY`. */
@@ -104,9 +107,22 @@ export class Client {
   async uploadData(train: Task[] | string, test: Task[] | string = [], dataId?: string): Promise<string> {
     const lines = (tasks: Task[] | string) =>
       typeof tasks === "string" ? tasks : tasks.map((task) => `${JSON.stringify(task)}\n`).join("");
-    const body = { train: lines(train), test: lines(test), id: dataId ?? null };
+    const body = { train: await this.send(lines(train)), test: test.length ? await this.send(lines(test)) : null, id: dataId ?? null };
     this.dataId = await this.http.ask<string>("POST", "/data", { body });
     return this.dataId;
+  }
+
+  /** Upload a file of tasks in pieces, from where an earlier try has stopped; its digest. */
+  private async send(text: string): Promise<string> {
+    const content = Buffer.from(text);
+    const digest = createHash("sha256").update(content).digest("hex");
+    let received = 0;
+    let body = content.subarray(0, 0); // asks how much is there
+    do {
+      received = await this.http.ask<number>("PUT", `/files/${digest}?offset=${received}`, { body });
+      body = content.subarray(received, received + PIECE_BYTES);
+    } while (body.length);
+    return digest;
   }
 
   /** Train to the end; the agent runs in this process, `workers` rollouts at once. */

@@ -2,14 +2,17 @@
 
 import json
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 
 import pytest
 
 from agl_http.server import ServerThread
 from agl_http.tokens import with_token
 from agl_learning.reports.run_metrics import RunMetrics
-from agl_service import Client, TrainingError
+from agl_service import Client, DataUploadError, InvalidConfigError, TrainingError
+from agl_service.data import check_tasks
 from agl_service.jobs import Jobs
 from agl_service.server import app_of, token_of
 
@@ -92,3 +95,80 @@ def test_metrics_are_read_again_only_when_they_have_changed(queue, monkeypatch):
     for _ in range(3):
         steps = [job["step"] for job in ann.jobs()]
     assert (steps, reads) == ([1, 2, 1], [runs[1]])
+
+
+def test_an_upload_that_broke_off_goes_on_and_content_lies_there_once(queue, monkeypatch):
+    ann, sent = queue.client("ann"), []
+    line = json.dumps({"question": "?" * 2**20}) + "\n"
+    queue.lines.write_text(line * 10)
+    digest, tasks = check_tasks(queue.lines, "train.jsonl")
+    piece = queue.lines.read_bytes()[: 5 * 2**20]
+    assert ann._ask("PUT", f"/files/{digest}?offset=0", piece) == len(piece)
+    assert ann._ask("PUT", f"/files/{digest}?offset=0", piece) == len(piece)  # sent once more
+    assert ann.data() == []
+    ask = Client._ask
+    monkeypatch.setattr(
+        Client, "_ask", lambda self, *given: sent.append(given) or ask(self, *given)
+    )
+    assert ann.upload_data(str(queue.lines), data_id="a") == "a"
+    sizes = [len(body) for method, _, body in (one for one in sent if one[0] == "PUT")]
+    assert (sum(sizes), tasks) == (len(line) * 10 - len(piece), 10)
+    sent.clear()
+    ann.upload_data(str(queue.lines), str(queue.lines), data_id="b")
+    assert not any(one[2] for one in sent if one[0] == "PUT")
+    assert len(list((queue.folder / "ann/files").iterdir())) == 1
+    assert [(one["id"], one["train_tasks"], one["test_tasks"]) for one in ann.data()] == [
+        ("a", 10, 0),
+        ("b", 10, 10),
+    ]
+
+
+def test_a_large_file_is_never_in_memory_as_a_whole(queue):
+    ann = queue.client("ann")
+    line = json.dumps({"question": "?" * 2**19}) + "\n"
+    with queue.lines.open("w") as out:
+        for _ in range(160):
+            out.write(line)
+    tracemalloc.start()
+    ann.upload_data(str(queue.lines))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 32 * 2**20 < queue.lines.stat().st_size, peak  # of client and server together
+
+
+def test_deleted_data_goes_with_files_that_no_other_needs(queue):
+    ann, files = queue.client("ann"), queue.folder / "ann/files"
+    for name in ("a", "b"):
+        ann.upload_data(str(queue.lines), data_id=name)
+    job = ann._begin("train", "a")
+    with pytest.raises(InvalidConfigError, match=f"job {job} needs it; stop that job first"):
+        ann.delete_data("a")
+    ann.stop(job)
+    ann.delete_data("a")
+    assert len(list(files.iterdir())) == 1
+    ann.delete_data("b")
+    assert (list(files.iterdir()), ann.data()) == ([], [])
+    with pytest.raises(TrainingError, match="you have no data 'b'"):
+        ann.delete_data("b")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    {
+        b'{"question": "x"}\n\n{"q": 1}\n': "train file, line 3: expected JSON with a 'question'",
+        b'{"question": "\xff"}\n': "train file, line 1: expected JSON",
+        b"\n": "train file: it has no tasks",
+    }.items(),
+)
+def test_the_server_checks_lines_itself(queue, content, said):
+    ann = queue.client("ann")
+    digest = sha256(content).hexdigest()
+    ann._ask("PUT", f"/files/{digest}?offset=0", content)
+    with pytest.raises(DataUploadError, match=said):
+        ann._ask("POST", "/data", {"train": digest})
+    assert list((queue.folder / "ann/files").iterdir()) == []
+    with pytest.raises(DataUploadError, match="was not uploaded"):
+        ann._ask("POST", "/data", {"train": digest})
+    ann._ask("PUT", f"/files/{digest}?offset=0", b'{"question": "other"}\n')
+    with pytest.raises(DataUploadError, match="it changed while it was uploaded"):
+        ann._ask("POST", "/data", {"train": digest})

@@ -4,7 +4,6 @@ import itertools
 import json
 import signal
 import threading
-from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -99,10 +98,7 @@ def test_what_is_wrong_is_said(server, tmp_path):
     for said, (error, call) in wrong.items():
         with pytest.raises(error, match=said):
             call()
-    post = partial(requests.post, f"{server.user('dora')}/data")
-    answer = post(json={"train": "\n", "test": ""})
-    assert (answer.status_code, answer.json()["error_type"]) == (400, "DatasetError")
-    answer = post(data=itertools.repeat(bytes(2**20), 257))
+    answer = requests.post(f"{server.user('dora')}/data", data=itertools.repeat(bytes(2**20), 9))
     assert (answer.status_code, answer.json()["error_type"]) == (413, "BodyTooLarge")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from agl_http.wire import error_of
 from agl_learning.reports.progress_bar import Bar
 from agl_runs.config.datasets import load_dataset
 from agl_runs.folders import new_run_id
+from agl_service.data import PIECE_BYTES, check_tasks
 from agl_service.workers import Agent, Workers
 
 LOOK_SECONDS = 0.5
@@ -115,16 +117,26 @@ class Client:
     ) -> str:
         """Upload tasks: JSONL, JSON, CSV or Parquet; each has a field ``question``.
 
+        JSONL is read and sent in pieces. An upload that broke off goes on where it was.
+
         Returns:
             Their id, by default one of the content.
 
         Raises:
             DataUploadError: A file was refused; the message names the line.
         """
-        test = _read(test_file) if test_file else ""
-        body = {"train": _read(train_file), "test": test, "id": data_id}
+        test = self._send(test_file) if test_file else None
+        body = {"train": self._send(train_file), "test": test, "id": data_id}
         self._data = self._ask("POST", "/data", body)
         return self._data
+
+    def data(self) -> list[dict[str, Any]]:
+        """Your data: ``id``, ``train_tasks``, ``test_tasks``, ``created``."""
+        return self._ask("GET", "/data")
+
+    def delete_data(self, data_id: str) -> None:
+        """Delete data; refused while a job needs it."""
+        self._ask("DELETE", f"/data/{data_id}")
 
     def train(
         self,
@@ -233,6 +245,26 @@ class Client:
         """Stop a job; its checkpoints stay."""
         self._ask("POST", f"/jobs/{job}/stop")
 
+    def _send(self, given: str) -> str:
+        """The digest of a file of tasks, which is at the server then."""
+        with TemporaryDirectory() as folder:
+            try:
+                file = Path(given)
+                if file.suffix not in (".jsonl", ".ndjson") or not file.is_file():
+                    tasks, file = load_dataset(file), Path(folder, "tasks.jsonl")
+                    file.write_text("".join(f"{json.dumps(task)}\n" for task in tasks), "utf-8")
+                digest, _ = check_tasks(file, given)
+            except DatasetError as error:
+                raise DataUploadError(str(error)) from None
+            where = f"/files/{digest}"
+            with file.open("rb") as content:
+                received = self._ask("PUT", f"{where}?offset=0", b"")
+                while received < file.stat().st_size:
+                    content.seek(received)
+                    piece = content.read(PIECE_BYTES)
+                    received = self._ask("PUT", f"{where}?offset={received}", piece)
+        return digest
+
     def _begin(self, kind: str, data: str | None, **options: Any) -> str:
         if not (data := data or self._data):
             raise InvalidConfigError("which data? Call upload_data first, or give data_id")
@@ -285,7 +317,11 @@ class Client:
         return self._request(method, path, body).json()
 
     def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
-        about: dict[str, Any] = {"json": body, "timeout": self.timeout, "stream": True}
+        about: dict[str, Any] = {"timeout": self.timeout, "stream": True}
+        if isinstance(body, bytes):
+            about |= {"data": body, "headers": {"Content-Type": "application/octet-stream"}}
+        else:
+            about["json"] = body
         with _answering(self._url):
             answer = self._session.request(method, self._url + path, **about)
             error = None if answer.ok else error_of(answer.status_code, answer.json(), self._url)
@@ -310,14 +346,3 @@ def _answering(url: str) -> Generator[None]:
         raise ServerConnectionError(
             f"{url}: no answer, or no whole one ({failure}). If no server runs: agl server start"
         ) from None
-
-
-def _read(file: str) -> str:
-    """The tasks of a file, one a line."""
-    try:
-        tasks = load_dataset(file)
-    except DatasetError as error:
-        raise DataUploadError(str(error)) from None
-    if file.endswith("l"):  # the server's errors name its lines
-        return Path(file).read_text("utf-8-sig")
-    return "".join(f"{json.dumps(task)}\n" for task in tasks)

@@ -55,6 +55,7 @@ class Job:
     """Of that store, at every start, so that runners find it again."""
     state: State = "queued"
     error: str = ""
+    data: str = ""
 
 
 _check = TypeAdapter(Job).validate_json

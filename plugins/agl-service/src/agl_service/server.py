@@ -6,16 +6,14 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Body as Content, Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import Field
 
-from agl.errors import AglError, ConfigError, DatasetError, UnknownRecordError
+from agl.errors import AglError, ConfigError, UnknownRecordError
 from agl.plugins.parts import plan_part
 from agl.plugins.schema import schema_of
 from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
@@ -26,6 +24,7 @@ from agl_runs.files import write_whole
 from agl_runs.folders import check_run_id
 from agl_runs.records import RunId
 from agl_runs.result import summary_in
+from agl_service import data as files
 from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
 
 USERS = "users.json"
@@ -35,13 +34,14 @@ VARIABLES = {
     **dict.fromkeys(("LIGHTNING_BATCH_SIZE", "LIGHTNING_ENABLE_AIR", "LIGHTNING_MAX_RETRIES"), ""),
 }
 """Variable -> option of the algorithm; those without one are refused."""
-MAX_UPLOAD_BYTES = 2**28
 Count = Annotated[int, Field(ge=1)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Piece = Annotated[bytes, Content(media_type="application/octet-stream")]
 
 
 class _Data(Body):
-    train: str
-    test: str
+    train: Digest
+    test: Digest | None = None
     id: RunId | None = None
 
 
@@ -66,36 +66,44 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
     """The application; type and options of the algorithm are the same for all jobs."""
     api = FastAPI(title="Training server of agl", exception_handlers={AglError: _refuse})
 
+    @api.put("/files/{digest}")
+    def put_piece(user: User, digest: Digest, offset: int, piece: Piece = b"") -> int:
+        return files.add_piece(jobs.folder / user, digest, offset, piece)
+
     @api.post("/data")
     def upload(user: User, data: _Data) -> str:
-        files = {"train": _tasks("train", data.train), "test": _tasks("test", data.test)}
-        if not files["train"]:
-            raise DatasetError("train file: it has no tasks")
-        name = data.id or sha256(json.dumps(files).encode()).hexdigest()[:16]
-        for file, text in files.items():
-            write_whole(jobs.folder / user / "data" / name / f"{file}.jsonl", text)
-        return name
+        return files.add_data(jobs.folder / user, data.train, data.test, data.id)
+
+    @api.get("/data")
+    def list_data(user: User) -> list[dict[str, Any]]:
+        return [{"id": name, **one} for name, one in files.all_data(jobs.folder / user).items()]
+
+    @api.delete("/data/{data_id}")
+    def delete(user: User, data_id: str) -> None:
+        for job in jobs.all(user):
+            if job.data == data_id and job.state in ("queued", "running", "paused"):
+                raise ConfigError(f"data {data_id!r}: job {job.id} needs it; stop that job first")
+        files.delete_data(jobs.folder / user, data_id)
 
     @api.post("/jobs")
     def begin(user: User, asked: _Job) -> dict[str, Any]:
         if asked.id in {job.id for job in jobs.all(user)}:  # the same request again
             return shown(jobs.get(user, asked.id))
-        data = jobs.folder / user / "data" / asked.data
-        if not data.is_dir():
-            raise UnknownRecordError(f"you have no data {asked.data!r}; upload it")
-        num_tasks = (data / "train.jsonl").read_text("utf-8").count("\n")
+        data = files.data_of(jobs.folder / user, asked.data)
+        num_tasks = data["train_tasks"]
         groups = min(asked.batch_size, num_tasks)
         steps = math.ceil(asked.epochs * num_tasks / groups)
         options: dict[str, Any] = algorithm | {"steps": steps, "groups_per_step": groups}
-        config = {"agent": "agl_service.child:agent", "train": str(data / "train.jsonl")}
-        if (data / "test.jsonl").stat().st_size:
-            config["val"] = str(data / "test.jsonl")
+        config = {"agent": "agl_service.child:agent"}
+        config["train"] = str(files.file_of(jobs.folder / user, data["train"]))
+        if data["test"]:
+            config["val"] = str(files.file_of(jobs.folder / user, data["test"]))
             every = {"every": asked.eval_interval} if asked.kind == "train" else {}
             options["evaluation"] = {**options.get("evaluation", {}), **every}
         if asked.checkpoint is not None:
             options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
-        return shown(jobs.add(Job(*about), config | {"algorithm": options}))
+        return shown(jobs.add(Job(*about, data=asked.data), config | {"algorithm": options}))
 
     @api.get("/jobs")
     def list_jobs(user: User) -> list[dict[str, Any]]:
@@ -149,7 +157,7 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
     def user_of(authorization: bytes) -> str | None:
         return read_users(jobs.folder).get(token_in(authorization))
 
-    whole = WholeBody(api, MAX_UPLOAD_BYTES)
+    whole = WholeBody(api, 2 * files.PIECE_BYTES)
     return ErrorGuard(Authenticated(whole, user_of, frozenset()), lambda *_: None)
 
 
@@ -157,17 +165,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, AglError)
     answer = {"detail": str(error), "error_type": type(error).__name__}
     return JSONResponse(answer, status_of(error))
-
-
-def _tasks(file: str, text: str) -> str:
-    """JSON, one task a line, each with a question; lines may be empty."""
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        with suppress(ValueError, TypeError, LookupError):
-            if not line.strip() or json.loads(line)["question"] is not None:
-                continue
-        raise DatasetError(f"{file} file, line {number}: expected a 'question', got {line:.80}")
-    return "".join(f"{line}\n" for line in lines if line.strip())
 
 
 def _checkpoints(run: Path) -> list[Path]:
