@@ -75,7 +75,11 @@ def select_best(
                 why = "its rollout failed and is penalised, and what is chosen here is imitated"
                 ledger.exclude_row(row, "failed_attempt", why)
                 continue
-            for part in _parts(row, number):
+            calls: defaultdict[float, list[int]] = defaultdict(list)
+            for call, credit in enumerate(row.credits):
+                calls[credit.reward or 0.0].append(call)
+            for reward, of_reward in calls.items():
+                part = Part(row, number, of_reward, reward)
                 length = 0 if max_length is None else row.call_ranges[part.calls[-1]][1]
                 if min_reward is not None and part.reward < min_reward:
                     ledger.exclude_row(
@@ -90,7 +94,21 @@ def select_best(
                 else:
                     parts.append(part)
     if not parts:
-        raise _nothing_selected(collected, iteration, min_reward)
+        reasons = ledger.reasons()
+        message = f"iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
+        if min_reward is not None and "below_threshold" in reasons and "over_length" not in reasons:
+            message = (
+                f"iteration {iteration}: no rollout reached min_reward={min_reward:g}: "
+                f"{_describe(collected.rewards)}. Lower min_reward, run more rollouts_per_task, or "
+                "begin with easier tasks"
+            )
+        elif "no_token_ids" in reasons:
+            message += (
+                ". Training needs the token ids that the server sampled. The gateway asks for them "
+                "(return_token_ids) and this server gave none: take vLLM 0.10.2 or newer, or "
+                "'agl serve', and for an address of your own a server that knows return_token_ids"
+            )
+        raise AlgorithmError(message)
     chance.shuffle(parts)
     parts.sort(key=lambda part: part.reward, reverse=True)
     # As it is written: 0.29 of 100 is 29, though 0.29 * 100 is a little less.
@@ -113,14 +131,6 @@ def select_best(
     return [(make or example_of)(row) for row in rows]
 
 
-def _parts(row: TrainingRow, number: int) -> list[Part]:
-    """The calls of a row by their reward, in order."""
-    calls: defaultdict[float, list[int]] = defaultdict(list)
-    for call, credit in enumerate(row.credits):
-        calls[credit.reward or 0.0].append(call)
-    return [Part(row, number, of_reward, reward) for reward, of_reward in calls.items()]
-
-
 def example_of(row: TrainingRow) -> dict[str, Any]:
     """A row for a trainer: ``input_ids`` as recorded, and ``labels`` that train its calls.
 
@@ -140,26 +150,6 @@ def example_of(row: TrainingRow) -> dict[str, Any]:
         "reward": row.reward,
         "rollout_id": row.rollout_id,
     }
-
-
-def _nothing_selected(
-    collected: Collected, iteration: int, min_reward: float | None
-) -> AlgorithmError:
-    reasons = collected.ledger.reasons()
-    message = f"iteration {iteration}: nothing can be trained: {why_nothing(collected)}"
-    if min_reward is not None and "below_threshold" in reasons and "over_length" not in reasons:
-        message = (
-            f"iteration {iteration}: no rollout reached min_reward={min_reward:g}: "
-            f"{_describe(collected.rewards)}. Lower min_reward, run more rollouts_per_task, or "
-            "begin with easier tasks"
-        )
-    elif "no_token_ids" in reasons:
-        message += (
-            ". Training needs the token ids that the server sampled. The gateway asks for them "
-            "(return_token_ids) and this server gave none: take vLLM 0.10.2 or newer, or "
-            "'agl serve', and for an address of your own a server that knows return_token_ids"
-        )
-    return AlgorithmError(message)
 
 
 def _describe(rewards: Sequence[float]) -> str:

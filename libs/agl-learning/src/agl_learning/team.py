@@ -309,15 +309,11 @@ def _joined(ledgers: Mapping[str, Ledger]) -> Ledger:
         if len(reasons) == len(ledgers):
             own = [one for one in reasons if one.reason != "other_model"]
             whole.exclude((own or reasons)[0])
-    whole.models = _makers(ledgers, whole.calls)
-    return whole
-
-
-def _makers(ledgers: Mapping[str, Ledger], calls: set[CallKey]) -> dict[CallKey, str]:
-    """Which model made a call, where all others say that it is another's."""
     others = {
         name: {one.key for one in ledger.exclusions if one.reason == "other_model"}
         for name, ledger in ledgers.items()
     }
-    may = {key: [name for name in ledgers if key not in others[name]] for key in calls}
-    return {key: names[0] for key, names in may.items() if len(names) == 1}
+    # Which model made a call is known if all the others say that it is another's.
+    may = {key: [name for name in ledgers if key not in others[name]] for key in whole.calls}
+    whole.models = {key: names[0] for key, names in may.items() if len(names) == 1}
+    return whole

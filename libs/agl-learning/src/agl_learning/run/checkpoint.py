@@ -98,7 +98,16 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
     partial.mkdir()
     try:
         yield partial
-        _finish(partial, note)
+        files = {
+            path.relative_to(partial).as_posix(): {"bytes": path.stat().st_size}
+            for path in sorted(partial.rglob("*"))
+            if path.is_file()
+        }
+        said = asdict(note) if isinstance(note, Progress) else dict(note)
+        text = json.dumps({"note": said, "files": files}, indent=1)
+        (partial / MANIFEST).write_text(text, "utf-8")
+        for path in (*sorted(partial.rglob("*")), partial):
+            sync(path)
     except BaseException as error:
         free = shutil.disk_usage(partial.parent).free
         shutil.rmtree(partial, ignore_errors=True)
@@ -112,20 +121,6 @@ def making(folder: Path, note: Mapping[str, Any] | Progress) -> Generator[Path]:
         shutil.rmtree(folder)
     os.replace(partial, folder)
     sync(folder.parent)
-
-
-def _finish(partial: Path, note: Mapping[str, Any] | Progress) -> None:
-    """Write the manifest, and wait until all is on the disk."""
-    files = {
-        path.relative_to(partial).as_posix(): {"bytes": path.stat().st_size}
-        for path in sorted(partial.rglob("*"))
-        if path.is_file()
-    }
-    said = asdict(note) if isinstance(note, Progress) else dict(note)
-    text = json.dumps({"note": said, "files": files}, indent=1)
-    (partial / MANIFEST).write_text(text, "utf-8")
-    for path in (*sorted(partial.rglob("*")), partial):
-        sync(path)
 
 
 def home_of(checkpoint: Path) -> Path:

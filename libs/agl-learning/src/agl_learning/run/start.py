@@ -131,7 +131,16 @@ def find_origin(
     for folder in (origin.folder, origin.home):
         check_algorithm(folder, name)
     if resume_from is None or not origin.is_same_run:
-        _check_folder(origin)
+        # In its folder there must be no run, or one to begin again: metrics would be mixed.
+        begun = read_generation(origin.folder)
+        place = None if begun is None else begun.origin
+        has_metrics = (origin.folder / "metrics.jsonl").exists()
+        if has_metrics if place is None else place != origin.other_run:
+            which = "" if place is None else f", which began from {place!r}"
+            raise ConfigError(
+                f"{str(origin.folder)!r} holds another run already{which}. Give another run_dir, "
+                f"or continue that run with resume_from={str(origin.folder)!r}"
+            )
     if origin.is_same_run and origin.checkpoint and origin.checkpoint.name.startswith(ASIDE):
         raise ConfigError(
             f"the run in {str(origin.folder)!r} went back behind {str(origin.checkpoint)!r}, and "
@@ -177,22 +186,3 @@ def _ended_early(folder: Path) -> bool:
     """Whether a run in this folder ended before its first checkpoint."""
     has_run = read_generation(folder) is not None or (folder / "metrics.jsonl").exists()
     return has_run and not newest_first(folder)
-
-
-def _check_folder(origin: Origin) -> None:
-    """For a run that does not go on in its folder: there must be none, or one to begin again.
-
-    Raises:
-        ConfigError: Another run is there; metrics and accounts of the two would be mixed.
-    """
-    folder = str(origin.folder)
-    begun = read_generation(origin.folder)
-    place = None if begun is None else begun.origin
-    has_metrics = (origin.folder / "metrics.jsonl").exists()
-    is_another = has_metrics if place is None else place != origin.other_run
-    if is_another:
-        which = "" if place is None else f", which began from {place!r}"
-        raise ConfigError(
-            f"{folder!r} holds another run already{which}. Give another run_dir, or continue that "
-            f"run with resume_from={folder!r}"
-        )

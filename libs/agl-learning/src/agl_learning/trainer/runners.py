@@ -148,9 +148,18 @@ class RunnersOfRun:
             number = records.round(mode, after)
             collected = await gather()
         what = f"{mode} rollouts after step {after}"
-        _check_done(collected, what, self._training.is_budget_spent())
-        if (why := await self.serving.why_silent()) is not None:
-            raise AlgorithmError(f"{why}. Go on with the run: {what} that failed run again")
+        # Others of the run will fail as these. They get no record, and so run again.
+        out = [one.failed if one.unusable else None for one in collected.ended]
+        why = [one.why if one and one.kind == "infrastructure" else "" for one in out]
+        if self._training.is_budget_spent() and (collected.num_failed or any(why)):
+            raise StoppedError("its budget was spent")
+        if why and all(why):
+            raise AlgorithmError(
+                f"infrastructure failed all {len(why)} {what}, the first with: {why[0]}. See that "
+                "gateway, model and runners answer, and go on: these run again"
+            )
+        if (silent := await self.serving.why_silent()) is not None:
+            raise AlgorithmError(f"{silent}. Go on with the run: {what} that failed run again")
         await records.put(mode, after, Record.of(collected, number))
         return collected
 
@@ -173,19 +182,3 @@ def _are_of(collected: Collected, tasks: Callable[[int], Sequence[Any]]) -> bool
     return groups == digests.keys() and all(
         digest([one.rollout.input]) == digests[one.group] for one in collected.ended
     )
-
-
-def _check_done(collected: Collected, what: str, is_budget_spent: bool) -> None:
-    """Refuse to go on with rollouts that failed as others of the run will.
-
-    They get no record, so that those that failed run again when the run goes on.
-    """
-    out = [one.failed if one.unusable else None for one in collected.ended]
-    why = [one.why if one and one.kind == "infrastructure" else "" for one in out]
-    if is_budget_spent and (collected.num_failed or any(why)):
-        raise StoppedError("its budget was spent")
-    if why and all(why):
-        raise AlgorithmError(
-            f"infrastructure failed all {len(why)} {what}, the first with: {why[0]}. See that "
-            "gateway, model and runners answer, and go on: these run again"
-        )

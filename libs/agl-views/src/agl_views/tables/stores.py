@@ -44,10 +44,16 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
 
         # A person waits: an address where nobody is shall be named soon.
         return agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    from agl_runs.finding import stores_here
     from agl_sqlite import SqliteLightningStore
     from agl_views.tables.file_store import FileStore
 
-    file = _newest_store() if path is None else store_file(path)
+    if path is not None:
+        file = store_file(path)
+    elif files := sorted(stores_here(), key=lambda file: file.stat().st_mtime):
+        note(f"store: {(file := files[-1])}")
+    else:
+        raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
     return SqliteLightningStore(file) if to_write else FileStore(file)
 
 
@@ -82,18 +88,3 @@ def store_of(run: "Run") -> Path:
         if file.is_file() and any(one.run_id == run.run_id for one in runs_here(file.parent)):
             return file
     raise ConfigError(f"run {run.run_id!r}: its store is not under agl-runs any more")
-
-
-def _newest_store() -> Path:
-    """The store file of the newest run under ``agl-runs``.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    from agl_runs.finding import stores_here
-
-    files = sorted(stores_here(), key=lambda file: file.stat().st_mtime)
-    if not files:
-        raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
-    note(f"store: {files[-1]}")
-    return files[-1]

@@ -255,21 +255,16 @@ class Derivation:
             )
             await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
         await store.update_attempt(new.rollout_id, new.attempt.attempt_id, status="succeeded")
-        await self._account(read, new.rollout_id, store, write)
-
-    async def _account(
-        self, read: ReadRollout, rollout_id: str, store: LightningStore, write: Write
-    ) -> None:
-        key = f"{read.rollout.mode} {digest([read.rollout.input])}"
-        task = self.tasks.setdefault(key, TaskRewards(without_private(read.rollout.input)))
-        spans = list(await store.query_spans(rollout_id))
+        key = f"{old.mode} {digest([old.input])}"
+        task = self.tasks.setdefault(key, TaskRewards(without_private(old.input)))
+        kept = list(await store.query_spans(new.rollout_id))
         task.before.append(find_final_reward(read.used_spans))
-        task.now.append(find_final_reward(spans))
-        for part in await load_parts(self.source, [read.rollout]):
+        task.now.append(find_final_reward(kept))
+        for part in await load_parts(self.source, [old]):
             both = (*part.trained, *part.excluded)
             task.credits_before += [one.credit.reward for one in both if one.credit is not None]
         self.num_rollouts += 1
-        for record in self._records(spans, await store.query_attempts(rollout_id), task):
+        for record in self._records(kept, await store.query_attempts(new.rollout_id), task):
             write(record)
             self.num_records += 1
 

@@ -86,37 +86,28 @@ async def read_rollout(
             )
         else:
             read.used_spans = ordered(own)
-            _read_used(read, records, credit, agent_match)
+            tools = tool_spans_of(read.used_spans)
+            rewards: list[float | None] = [None] * len(records)
+            if credit is not None:
+                given = credit.assign([record.call for record in records], read.used_spans)
+                check_credits(type(credit).__name__, given, len(records), rollout.rollout_id)
+                rewards = [one.reward for one in given]
+            for record, reward in zip(records, rewards, strict=True):
+                call = record.call
+                reason = _why_not(record, agent_match)
+                if reason is None and call.choices:
+                    others = (part for part in call.parts() if part.choice != call.choice)
+                    read.exclusions.extend((part.call_id, "unused_choice") for part in others)
+                if reason is None:
+                    try:
+                        chat = conversation(call, tools.get(call.call_id, ()))
+                    except AdapterError:
+                        reason = "malformed_message"
+                    else:
+                        read.said.append(Said(call, chat, reward, call.rollout_id))
+                if reason is not None:
+                    read.exclusions.extend((part.call_id, reason) for part in call.parts())
     return read
-
-
-def _read_used(
-    read: ReadRollout,
-    records: Sequence[Recorded],
-    credit: CreditRule | None,
-    agent_match: re.Pattern[str] | None,
-) -> None:
-    tools = tool_spans_of(read.used_spans)
-    rewards: list[float | None] = [None] * len(records)
-    if credit is not None:
-        given = credit.assign([record.call for record in records], read.used_spans)
-        check_credits(type(credit).__name__, given, len(records), read.rollout.rollout_id)
-        rewards = [one.reward for one in given]
-    for record, reward in zip(records, rewards, strict=True):
-        call = record.call
-        reason = _why_not(record, agent_match)
-        if reason is None and call.choices:
-            others = (part for part in call.parts() if part.choice != call.choice)
-            read.exclusions.extend((part.call_id, "unused_choice") for part in others)
-        if reason is None:
-            try:
-                chat = conversation(call, tools.get(call.call_id, ()))
-            except AdapterError:
-                reason = "malformed_message"
-            else:
-                read.said.append(Said(call, chat, reward, call.rollout_id))
-        if reason is not None:
-            read.exclusions.extend((part.call_id, reason) for part in call.parts())
 
 
 def _why_not(record: Recorded, agent_match: re.Pattern[str] | None) -> ExclusionReason | None:

@@ -99,7 +99,12 @@ class Canaries(Hook):
             return
         try:
             if not self._has_steps and error is None:
-                await self._say_stepless(algorithm)
+                # Not of one that was stopped in its first step, or had all in an earlier start.
+                run = (algorithm.get_run() or ("",))[0]
+                newest = await self._store.query_rollouts(run=run, sort_order="desc", limit=MOST)
+                if newest and not any("step" in (one.metadata or {}) for one in newest):
+                    name = type(algorithm).__name__
+                    logger.warning("%s has no steps, so that no canary ran beside it", name)
             await self._look(algorithm)
         finally:
             for rollout_id in self._open:
@@ -107,15 +112,6 @@ class Canaries(Hook):
                     await self._store.update_rollout(rollout_id, status="cancelled")
             self._store = None
             await self._stack.aclose()
-
-    async def _say_stepless(self, algorithm: Algorithm) -> None:
-        """Not of one that was stopped in its first step, or had all in an earlier start."""
-        assert self._store is not None
-        run = (algorithm.get_run() or ("",))[0]
-        newest = await self._store.query_rollouts(run=run, sort_order="desc", limit=MOST)
-        if newest and not any("step" in (one.metadata or {}) for one in newest):
-            name = type(algorithm).__name__
-            logger.warning("%s has no steps, so that no canary ran beside it", name)
 
     async def _queue(self, algorithm: Algorithm, of: Rollout, step: int) -> None:
         assert self._store is not None

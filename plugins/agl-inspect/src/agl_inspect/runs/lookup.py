@@ -108,15 +108,11 @@ def derived_from(run: Run, known: list[Run]) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-def _folder_of(run: Run) -> str | None:
-    """Its folder; None where it ran on this machine and has none, as one that wrote nothing."""
-    is_here = bool(run.generations) and run.generations[-1].host == platform.node()
-    return None if is_here and not os.path.isdir(run.folder or "") else run.folder
-
-
 def run_row(run: Run) -> dict[str, Any]:
     """What ``agl runs`` lists of a run."""
     metrics = RunMetrics.of(run)
+    is_here = bool(run.generations) and run.generations[-1].host == platform.node()
+    is_without = is_here and not os.path.isdir(run.folder or "")  # as one that wrote nothing
     return {
         "run": run.run_id,
         "algorithm": run.algorithm,
@@ -125,7 +121,7 @@ def run_row(run: Run) -> dict[str, Any]:
         "step": metrics.step,
         "reward": metrics.last_reward,
         "begun": _when(run.create_time),
-        "folder": _folder_of(run),
+        "folder": None if is_without else run.folder,
         "unread": metrics.unread or None,
     }
 
@@ -172,7 +168,16 @@ def delete_run(
     ``force`` only. One that runs here, or whose folder holds more than it, is a ``ConfigError``.
     """
     if with_folder and run.folder is not None:
-        _check_removable(run, Path(run.folder))
+        folder = Path(run.folder)
+        others = [one for one in runs_here(folder) if one.run_id != run.run_id]
+        is_made = folder.parent.name == RUNS or run.derived_from is not None
+        is_run = is_made or any((folder / one).is_file() for one in (CONFIG, FILE))
+        if others or not is_run or Path.cwd().is_relative_to(folder):
+            what = f"holds run {others[0].run_id!r}, too" if others else "is not a run's alone"
+            raise ConfigError(
+                f"the folder {str(folder)!r} of run {run.run_id!r} {what}; delete the run without "
+                "--folder, and remove by hand what is to go"
+            )
     if is_alive(run):
         last = run.generations[-1]
         who, is_here = f"process {last.pid} on {last.host}", last.host == platform.node()
@@ -198,16 +203,3 @@ def delete_run(
     if deleted is not None and with_folder and run.folder is not None:
         shutil.rmtree(run.folder, ignore_errors=True)
     return deleted
-
-
-def _check_removable(run: Run, folder: Path) -> None:
-    """Refuse to remove a folder with another run or the working directory in it, or no run's."""
-    others = [one for one in runs_here(folder) if one.run_id != run.run_id]
-    is_made = folder.parent.name == RUNS or run.derived_from is not None
-    is_run = is_made or any((folder / one).is_file() for one in (CONFIG, FILE))
-    if others or not is_run or Path.cwd().is_relative_to(folder):
-        what = f"holds run {others[0].run_id!r}, too" if others else "is not a run's alone"
-        raise ConfigError(
-            f"the folder {str(folder)!r} of run {run.run_id!r} {what}; delete the run without "
-            "--folder, and remove by hand what is to go"
-        )

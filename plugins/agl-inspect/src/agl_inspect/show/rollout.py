@@ -44,27 +44,21 @@ def rollout_lines(shown: Shown, *, tokens: bool = False, full: bool = False) -> 
                 pairs = zip(ids, logprobs, strict=True)
                 sampled = (f"{one}" if at is None else f"{one}:{at:.3g}" for one, at in pairs)
                 yield from indented("sampled", " ".join(sampled))
-    yield from _left_out(shown, len(written))
-    if shown.attempt is not None and shown.attempt.error is not None:
-        yield ""
-        yield from failure(shown.attempt)
-    if timed := [span for span in shown.spans if span.start_time is not None]:
-        yield ""
-        yield from waterfall(timed)
-
-
-def _left_out(shown: Shown, written: int) -> Iterator[str]:
-    """What of a long rollout was not read, or not written out."""
     rollout_id, trace = shown.rollout.rollout_id, shown.chain.trace
     num_calls = len(shown.calls) if trace.num_calls is None else trace.num_calls
-    if num_calls > written:
-        more = num_calls - written
+    if more := max(0, num_calls - len(written)):
         yield f"\n{more} more calls: --full shows them, agl show {rollout_id}/SPAN one"
     if not trace.is_whole:
         yield (
             f"\nof {trace.total} spans only the calls and rewards were read: --full reads all, "
             f"agl spans {rollout_id} lists them"
         )
+    if shown.attempt is not None and shown.attempt.error is not None:
+        yield ""
+        yield from failure(shown.attempt)
+    if timed := [span for span in shown.spans if span.start_time is not None]:
+        yield ""
+        yield from waterfall(timed)
 
 
 def _head(shown: Shown) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agl.store.base import LightningStore
 from agl.types import Attempt, Span
 from agl_ui.data_sources import DataSource
 
@@ -79,21 +78,14 @@ async def window(source: DataSource, attempt: Attempt, first: int) -> Window:
         whole = list(page) if len(page) == page.total else list(await store.query_spans(*ids))
         bars = tree(whole)
         return Window(len(bars), first, bars[first : first + WINDOW], True)
-    begin, end = await _clock(store, ids, page)
-    parents = {span.span_id: span.parent_id for span in page}
-    bars = [_bar(span, _depth(span, parents), begin, end) for span in page]
-    return Window(page.total, first, bars, False)
-
-
-async def _clock(
-    store: LightningStore, ids: tuple[str, str], page: Sequence[Span]
-) -> tuple[float, float]:
-    """When the spans of an attempt began, and when they ended."""
-    (first,) = await store.query_spans(*ids, sort_by="start_time", limit=1)
+    (oldest,) = await store.query_spans(*ids, sort_by="start_time", limit=1)
     # What has no end comes last, which is first here.
     last = await store.query_spans(*ids, sort_by="end_time", sort_order="desc", limit=20)
     ends = [one for span in (*last, *page) for one in (span.start_time, span.end_time) if one]
-    return first.start_time or 0.0, max(ends, default=0.0)
+    begin, end = oldest.start_time or 0.0, max(ends, default=0.0)
+    parents = {span.span_id: span.parent_id for span in page}
+    bars = [_bar(span, _depth(span, parents), begin, end) for span in page]
+    return Window(page.total, first, bars, False)
 
 
 def _depth(span: Span, parents: dict[str, str | None]) -> int:
