@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from agentlightning._names import _RefusedMethod
+
 from .test_names import FACTS, names_of, outcome
 
 pytestmark = pytest.mark.plugins
@@ -121,7 +123,7 @@ def of_class(path: str, facts: dict[str, Any], ours: Any) -> Iterator[str]:
     if facts["kind"] == "typed dict" and set(facts["fields"]) - set(ours.__annotations__):
         yield f"{path}: fields"
     for name, parameters in (facts.get("methods") or {}).items():
-        if name in getattr(ours, "_refused_names", ()):
+        if isinstance(inspect.getattr_static(ours, name, None), _RefusedMethod):
             continue
         if not hasattr(ours, name):
             yield f"{path}.{name}: no such method"

@@ -210,7 +210,6 @@ def refusing(reasons: dict[str, str]) -> Callable[[type[T]], type[T]]:
     whys = {name: why for why, names in reasons.items() for name in names.split()}
 
     def decorate(cls: type[T]) -> type[T]:
-        cls._refused_names = frozenset(whys)  # pyright: ignore[reportAttributeAccessIssue]
         for name, why in whys.items():
             setattr(cls, name, _RefusedMethod(f"{cls.__name__}.{name} is not in agl: {why}"))
         return cls

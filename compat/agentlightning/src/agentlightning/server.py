@@ -115,8 +115,7 @@ class AgentLightningServer:
         """Serve until ``stop``."""
         await self.start()
         try:
-            while not self._stopped.is_set():  # noqa: ASYNC110 (it may be set by another thread)
-                await asyncio.sleep(0.1)
+            await asyncio.to_thread(self._stopped.wait)  # another thread may set it
         finally:
             await self.stop()
 

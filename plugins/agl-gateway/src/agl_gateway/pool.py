@@ -105,8 +105,7 @@ class Connection(asyncio.Protocol):
         self._lost: Exception | None = None
         self.idle_since = 0.0
         self.status = 0
-        self.headers: Mapping[str, str] = {}
-        self._headers: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
         self._parts: list[bytes] = []
         self._size = 0
         self._has_headers = self._is_complete = self._is_paused = False
@@ -127,7 +126,7 @@ class Connection(asyncio.Protocol):
 
     async def send(self, request: bytes) -> "Connection":
         """Send a request, and return when the answer's status and headers are there."""
-        self.headers = self._headers = {}
+        self.headers = {}
         self._parts, self._size = [], 0
         self._has_headers = self._is_complete = self._is_idle = self._stays_open = False
         self._transport.write(request)
@@ -214,12 +213,12 @@ class Connection(asyncio.Protocol):
     # --- called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if self.status < 200:  # "go on": the answer is still to come
-            self.headers = self._headers = {}
+            self.headers = {}
         else:
             self._has_headers = True
 
