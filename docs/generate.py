@@ -173,7 +173,7 @@ def command_line() -> str:
 
 
 SECTIONS = {
-    "Train": "run dev launch train config doctor eval replay serve merge model",
+    "Train": "run dev launch train evaluate config doctor eval replay serve merge model",
     "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive migrate",
     "Serve and measure": "store gateway server data token vllm prometheus bench",
@@ -199,7 +199,7 @@ def catalogue() -> str:
             packages.append(package)
             package = f"agl-core[{own[package]}]" if package in own else package
             for group, entries in project.get("entry-points", {}).items():
-                if not group.startswith("agl."):
+                if not group.startswith(("agl.", "agl_runs.")):
                     continue
                 for name, target in entries.items():
                     has_extra = name in project.get("optional-dependencies", {})

@@ -79,7 +79,7 @@ class Server:
 
     def user(self, name: str) -> str:
         about = {"cwd": self.folder, "capture_output": True, "text": True}
-        return python(*AGL, "server", "user", name, **about).stdout.strip()
+        return python(*AGL, "server", "users", "add", name, **about).stdout.strip()
 
     def script(self, address: str, *arguments: str) -> "Popen[str]":
         env = {**os.environ, "AGENT_LIGHTNING_SERVER_URL": address}

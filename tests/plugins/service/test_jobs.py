@@ -8,10 +8,18 @@ from hashlib import sha256
 
 import pytest
 
+from agl.cli import cli
+from agl.errors import ConfigError
 from agl_http.server import ServerThread
 from agl_http.tokens import with_token
 from agl_learning.reports.run_metrics import RunMetrics
-from agl_service import Client, DataUploadError, InvalidConfigError, TrainingError
+from agl_service import (
+    Client,
+    DataUploadError,
+    InvalidConfigError,
+    ServerConnectionError,
+    TrainingError,
+)
 from agl_service.data import check_tasks
 from agl_service.jobs import Jobs
 from agl_service.server import app_of, token_of
@@ -172,3 +180,63 @@ def test_the_server_checks_lines_itself(queue, content, said):
     ann._ask("PUT", f"/files/{digest}?offset=0", b'{"question": "other"}\n')
     with pytest.raises(DataUploadError, match="it changed while it was uploaded"):
         ann._ask("POST", "/data", {"train": digest})
+
+
+def agl(*words: str) -> None:
+    cli.main([str(word) for word in words], standalone_mode=False)
+
+
+def test_commands_of_data_and_checkpoints(queue, tmp_path, monkeypatch, capsys):
+    ann, address = queue.client("ann"), with_token(queue.thread.url, token_of(queue.folder, "ann"))
+    monkeypatch.setenv("AGENT_LIGHTNING_SERVER_URL", address)
+    monkeypatch.chdir(tmp_path)
+    agl("data", "upload", "--train", "train.jsonl", "--data-id", "mine")
+    agl("data", "list", "--json")
+    said = capsys.readouterr().out.removeprefix("mine\n")
+    assert json.loads(said) == [{"id": "mine", "train_tasks": 2, "test_tasks": 0}]
+    agl("data", "delete", "mine")
+    assert ann.data() == []
+    job = queue.begin(ann)
+    for step in (999, 1000):
+        folder = queue.folder / "ann/jobs" / job / f"run/checkpoints/step-{step:06d}"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text(f"weights {step}")
+    capsys.readouterr()
+    agl("model", "list")
+    assert f"{job}/step-001000" in capsys.readouterr().out
+    for given, step in ((f"{job}/step-999", 999), ("checkpoints/step-1000", 1000)):
+        agl("model", "download", "--checkpoint", given, "--output", "got")
+        assert (tmp_path / "got/model.safetensors").read_text() == f"weights {step}"
+
+
+def test_a_model_is_downloaded_and_served_by_agl_serve(queue, tmp_path, monkeypatch):
+    pytest.importorskip("agl_torch")
+    ann = queue.client("ann")
+    address = with_token(queue.thread.url, token_of(queue.folder, "ann"))
+    folder = queue.folder / "ann/jobs" / queue.begin(ann) / "run/checkpoints/step-000001"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    output = tmp_path / "got"
+    words = ["model", "serve", "--output", output, "--url", address, "--host", "0.0.0.0"]
+    with pytest.raises(ConfigError, match=r"--api-key|AGL_SERVE_API_KEY"):  # of agl serve
+        agl(*words)
+    assert (output / "config.json").exists()
+
+
+def test_agl_model_keeps_what_was_there(capsys):
+    pytest.importorskip("agl_torch")
+    agl("model", "get", "--help")
+    assert "smollm2" in capsys.readouterr().out
+
+
+def test_a_revoked_token_is_refused_and_a_new_one_finds_all(queue, capsys):
+    ann, folder = queue.client("ann"), ("--folder", queue.folder)
+    job = queue.begin(ann)
+    agl("server", "users", "revoke", "ann", *folder)
+    with pytest.raises(ServerConnectionError, match="missing or was refused"):
+        ann.jobs()
+    with pytest.raises(ConfigError, match="no user 'ann'; there are: none"):
+        agl("server", "users", "revoke", "ann", *folder)
+    assert [one["id"] for one in queue.client("ann").jobs()] == [job]
+    agl("server", "users", "list", *folder)
+    assert capsys.readouterr().out == "ann\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -308,6 +309,7 @@ class Client:
         for job in [one for one in trained if job_id in ("", one["id"])][-1:]:
             there, latest = job["checkpoints"], list(job["checkpoints"])[-1]
             name = {"latest": latest, "best": job["best"] or latest}.get(name, name)
+            name = re.sub(r"\d+$", lambda digits: digits[0].zfill(6), name)
             if name in there:
                 return job["id"], name, there[name]
         known = ", ".join(f"{one['id']}/{name}" for one in trained for name in one["checkpoints"])

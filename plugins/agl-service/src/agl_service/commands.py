@@ -1,20 +1,42 @@
-"""``agl server``, ``agl data`` and ``agl train``."""
+"""``agl server``, ``data``, ``train``, ``evaluate``, and ``agl model`` of checkpoints."""
 
 import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agl_http.commands import port_option
 
+if TYPE_CHECKING:
+    from agl_service.client import Client
+
 _PLACE: Any = {"default": "agl-server", "show_default": True, "type": click.Path(path_type=Path)}
 folder_option = click.option("--folder", **_PLACE, help="Of the server: users, data, jobs.")
-_URL: Any = {"envvar": "AGENT_LIGHTNING_SERVER_URL", "show_envvar": True}
+
+
+def _client(context: click.Context, option: click.Parameter, url: str | None) -> "Client":
+    from agl_service.client import Client
+
+    return Client(url)
+
+
+_URL: Any = {"envvar": "AGENT_LIGHTNING_SERVER_URL", "show_envvar": True, "callback": _client}
 _URL_HELP = "Of the training server, with the token, which may stand in AGENT_LIGHTNING_API_KEY."
-url_option = click.option("--url", **_URL, help=_URL_HELP)
+url_option = click.option("--url", "client", **_URL, help=_URL_HELP)
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+
+
+def _print(rows: Any, as_json: bool = True) -> None:
+    """Rows of equal keys as a table, anything as JSON."""
+    from agl.cli.shared import print_json, print_table
+
+    if as_json or not rows:
+        print_json(rows)
+    else:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 @click.group("server")
@@ -34,7 +56,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **abou
     """Serve until told to stop; jobs that were under way go on.
 
     KEY=VALUE are options of the algorithm, as group_size=8. The address that is printed has the
-    token of the first user in it; `agl server user` adds others.
+    token of the first user in it; `agl server users add` adds others.
     """
     from threading import Event
 
@@ -61,25 +83,51 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **abou
         (folder / "server.json").unlink()
 
 
-@server.command("user")
+@server.group("users")
+def users() -> None:
+    """Who may use the server."""
+
+
+@users.command("add")
 @click.argument("name")
 @folder_option
-def user(name: str, folder: Path) -> None:
+def add_user(name: str, folder: Path) -> None:
     """Print the address for user NAME, who is added if there is none of this name."""
     click.echo(_address(folder, name))
+
+
+@users.command("list")
+@folder_option
+def list_users(folder: Path) -> None:
+    """Print the names."""
+    from agl_service.server import read_users
+
+    click.echo("\n".join(sorted(read_users(folder).values())))
+
+
+@users.command("revoke")
+@click.argument("name")
+@folder_option
+def revoke(name: str, folder: Path) -> None:
+    """Refuse the token of NAME from now on; their jobs pause within a minute.
+
+    Data and jobs stay, for `agl server users add NAME`, which makes a new token.
+    """
+    from agl_service.server import revoke_user
+
+    revoke_user(folder, name)
 
 
 @server.command("status")
 @folder_option
 def status(folder: Path) -> None:
     """Print address and process of the server, and its jobs."""
-    from agl.cli.shared import print_table
     from agl_service.jobs import RECORD, read_job
 
     click.echo(" ".join(f"{name} {value}" for name, value in _running(folder).items()))
     jobs = [read_job(one) for one in sorted(folder.glob(f"*/jobs/*/{RECORD}"))]
     about = ("id", "user", "kind", "state", "error")
-    print_table(about, [[getattr(job, name) for name in about] for job in jobs])
+    _print([{name: getattr(job, name) for name in about} for job in jobs], as_json=False)
 
 
 @server.command("stop")
@@ -114,28 +162,99 @@ def data() -> None:
 @click.option("--test", help="File of tasks to measure with.")
 @click.option("--data-id", help="How it shall be called.")
 @url_option
-def upload(train: str, test: str | None, data_id: str | None, url: str | None) -> None:
+def upload(train: str, test: str | None, data_id: str | None, client: "Client") -> None:
     """Upload tasks, and print their id."""
-    from agl_service.client import Client
+    click.echo(client.upload_data(train, test, data_id))
 
-    click.echo(Client(url).upload_data(train, test, data_id))
+
+@data.command("list")
+@json_option
+@url_option
+def list_data(client: "Client", as_json: bool) -> None:
+    """Print your data: ids, and how many tasks there are to learn from and to measure with."""
+    about = ("id", "train_tasks", "test_tasks")
+    _print([{name: one[name] for name in about} for one in client.data()], as_json)
+
+
+@data.command("delete")
+@click.argument("data_id")
+@url_option
+def delete(data_id: str, client: "Client") -> None:
+    """Delete data; refused while a job needs it."""
+    client.delete_data(data_id)
+
+
+def _load_agent(context: click.Context, option: click.Parameter, script: str) -> Any:
+    import runpy
+
+    path, _, name = script.partition(":")
+    if (agent := runpy.run_path(path).get(name or "agent")) is None:
+        raise click.UsageError(f"{path} has no function {name or 'agent'!r}; say FILE.py:function")
+    return agent
+
+
+_SCRIPT: Any = {"required": True, "callback": _load_agent, "help": "FILE.py, or FILE.py:function."}
+agent_option = click.option("--agent-script", "agent_func", **_SCRIPT)
+_SHOWN: Any = {"show_default": True}
 
 
 @click.command("train")
-@click.option("--agent-script", required=True, help="FILE.py, or FILE.py:function.")
+@agent_option
 @click.option("--data-id", required=True, help="What agl data upload printed.")
-@click.option("--nworkers", default=-1, show_default=True, help="-1 for four per core.")
-@click.option("--epochs", default=1, show_default=True)
-@click.option("--batch-size", default=32, show_default=True, help="Tasks per update.")
+@click.option("--nworkers", default=-1, **_SHOWN, help="-1 for four per core.")
+@click.option("--epochs", default=1, **_SHOWN)
+@click.option("--batch-size", default=32, **_SHOWN, help="Tasks per update.")
 @url_option
-def train(agent_script: str, url: str | None, **options: Any) -> None:
+def train(client: "Client", **options: Any) -> None:
     """Train at a training server, with an agent function of (resource, task) that runs here."""
-    import runpy
+    _print(vars(client.train(**options)))
 
-    from agl.cli.shared import print_json
-    from agl_service.client import Client
 
-    path, _, name = agent_script.partition(":")
-    if (agent := runpy.run_path(path).get(name or "agent")) is None:
-        raise click.UsageError(f"{path} has no function {name or 'agent'!r}; say FILE.py:function")
-    print_json(vars(Client(url).train(agent, **options)))
+@click.command("evaluate")
+@agent_option
+@click.option("--test", "test_file", required=True, help="File of tasks to measure with.")
+@click.option("--checkpoint", help="As of agl model; by default the model before any training.")
+@click.option("--nworkers", default=4, **_SHOWN, help="-1 for four per core.")
+@url_option
+def evaluate(client: "Client", **options: Any) -> None:
+    """Run each task once at a training server's model, with an agent function that runs here."""
+    _print(vars(client.evaluate(**options)))
+
+
+_ONE: Any = {"default": "latest", "show_default": True}
+_ONE_HELP = "Of agl model list, or latest or best of the newest job."
+checkpoint_option = click.option("--checkpoint", **_ONE, help=_ONE_HELP)
+output_option = click.option("--output", required=True, help="Folder for the checkpoint.")
+
+
+@click.command("list")
+@json_option
+@url_option
+def list_models(client: "Client", as_json: bool) -> None:
+    """Print your checkpoints at a training server."""
+    jobs = client.jobs()
+    names = [(f"{job['id']}/{name}", job) for job in jobs for name in job["checkpoints"]]
+    rows = [{"checkpoint": name, "best": name.endswith(f"/{of['best']}")} for name, of in names]
+    _print(rows, as_json)
+
+
+@click.command("download")
+@checkpoint_option
+@output_option
+@url_option
+def download(client: "Client", output: str, checkpoint: str) -> None:
+    """Write a checkpoint of a training server into a folder, as transformers and vLLM load it."""
+    client.download_model(output, checkpoint)
+
+
+@click.command("serve", context_settings={"ignore_unknown_options": True})
+@checkpoint_option
+@output_option
+@url_option
+@click.argument("options", nargs=-1, metavar="[OPTION OF agl serve]...")
+def serve(client: "Client", output: str, checkpoint: str, options: tuple[str, ...]) -> None:
+    """Download a checkpoint of a training server, and serve it here; see agl serve."""
+    from agl.cli import cli
+
+    client.download_model(output, checkpoint)
+    cli.main(["serve", output, *options], standalone_mode=False)

