@@ -81,7 +81,10 @@ def test_version(agl):
         (["run", "--resume"], "agl: there is no run under agl-runs to go on with; begin one with"),
         (["run", "no.yaml"], "agl: no.yaml: no such file\n"),
         (["store", "--mirror"], "agl: no such option '--mirror'.\n"),
-        (["dev"], "agl: Missing argument 'FILE'. Usage: agl dev [OPTIONS] FILE [KEY=VALUE]...\n"),
+        (
+            ["dev"],
+            "agl: Missing argument 'FILE'. Usage: agl dev [OPTIONS] FILE [FILE|KEY=VALUE]...\n",
+        ),
         (["plugins", "--jsn"], "agl: no such option '--jsn'. Did you mean '--json'?"),
         (["plugins", "show", "baselin"], "agl: nothing installed is named 'baselin'. Did you "),
         (["plugins", "show", "algorithms/x"], "agl: unknown kind 'algorithms'; one of algorithm, "),

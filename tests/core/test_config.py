@@ -8,7 +8,13 @@ import pytest
 from tests.refusals import refused
 
 import agl
-from agl.errors import BrokenComponentError, ConfigError, DatasetError, UnknownComponentError
+from agl.errors import (
+    AglError,
+    BrokenComponentError,
+    ConfigError,
+    DatasetError,
+    UnknownComponentError,
+)
 from agl.plugins.build import build_component, plan_component
 from agl_runs.config.file import CheckedConfig, check_config, load_config
 from agl_runs.config.overrides import apply_overrides, parse_yaml
@@ -384,3 +390,58 @@ def test_resolved_configuration_has_defaults_and_no_secrets(project, monkeypatch
     assert resolved["algorithm"]["n_epochs"] == 1
     assert resolved["strategy"]["token"] == "${AGL_TEST_SECRET}"
     assert "hush" not in str(resolved)
+
+
+def lay(project: Path, **files: str) -> list[str]:
+    for name, text in files.items():
+        (project / f"{name}.yaml").write_text(text)
+    return [str(project / f"{name}.yaml") for name in files]
+
+
+def test_later_files_win_and_blocks_are_merged(project):
+    layers = lay(
+        project,
+        big="algorithm: {max_queue_length: 8}\nstrategy: {n_runners: 3}\nval: tasks.jsonl\n",
+        huge="runners: 3\nhooks: [cfg_agent:watch]\n",
+    )
+    given = ["algorithm={type: baseline, n_epochs: 2}", "strategy=shm", "runners=2", "hooks=[a, b]"]
+    (project / "agl.yaml").write_text("agent: cfg_agent:agent\nresources: {a: {type: llm}}\n")
+    (project / "base.yaml").write_text("\n".join(one.replace("=", ": ", 1) for one in given))
+    words = [str(project / "base.yaml"), layers[0], "algorithm.n_epochs=5", layers[1]]
+    loaded = load_config(project / "agl.yaml", words)
+    assert loaded.values == {
+        "agent": "cfg_agent:agent",
+        "resources": {"a": {"type": "llm"}},
+        "algorithm": {"type": "baseline", "n_epochs": 5, "max_queue_length": 8},
+        "strategy": {"type": "shm", "n_runners": 3},
+        "runners": 3,
+        "hooks": ["cfg_agent:watch"],
+        "val": "tasks.jsonl",
+    }
+    assert loaded.path == project / "agl.yaml"
+    # An option of another type is none of it.
+    other = load_config(words[0], lay(project, other="algorithm: {type: mine}\nrunners: \n"))
+    assert (other.values["algorithm"], other.values["runners"]) == ({"type": "mine"}, None)
+
+
+@pytest.mark.parametrize(
+    ("base", "layer", "message"),
+    [
+        ("", "algorithm: {n_epoch: 3}", "big.yaml: algorithm.n_epoch: unknown key. Did you mean"),
+        ("n_epochs: many", "algorithm: {max_queue_length: 3}", "agl.yaml: algorithm.n_epochs: exp"),
+        ("n_epochs: 3", "algorithm: {n_epochs: many}", "big.yaml: algorithm.n_epochs: expected"),
+        ("", "runners: many", "big.yaml: runners: expected"),
+        ("", "val: none.jsonl", "big.yaml: val: "),
+        ("", "hooks: [nothing]", "big.yaml: hooks.0: unknown hook 'nothing'"),
+        ("", "- 3", "big.yaml: expected keys and values, got [3]"),
+        ("", "a: {", "big.yaml, line 2: not YAML"),
+    ],
+)
+def test_an_error_names_the_file_that_has_the_key(project, base, layer, message):
+    (project / "agl.yaml").write_text(
+        f"agent: cfg_agent:agent\nalgorithm: {{type: baseline, {base}}}\n"
+        "resources: {prompt: {type: prompt_template, template: a}}\n"
+    )
+    with pytest.raises(AglError) as caught:
+        check(project, *lay(project, big=f"{layer}\n"))
+    assert str(caught.value).startswith(message)

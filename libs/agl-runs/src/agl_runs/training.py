@@ -173,7 +173,8 @@ def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
         asyncio.run(store.close())
         if trainer is not None and trainer.result.run_id:
             path = getattr(store, "path", None)
-            _sum_up(trainer.result, path, folder, None if dry else file.path)
+            files = " ".join(str(one) for one, _ in file.layers)
+            _sum_up(trainer.result, path, folder, None if dry else files)
         elif is_new and {one.stem for one in folder.iterdir()} <= {"config", "store"}:
             shutil.rmtree(folder)  # nothing was started
     if result.rollouts and "succeeded" not in result.rollouts:
@@ -185,7 +186,7 @@ def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
         raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(result: "RunResult", path: str | None, folder: Path, file: Path | None) -> None:
+def _sum_up(result: "RunResult", path: str | None, folder: Path, file: str | None) -> None:
     """Print what came of the run, and how it goes on with ``file`` if it is not at its end."""
     print(result.summary)
     if path is not None:

@@ -68,10 +68,9 @@ def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _suite(component: Component) -> Any:
-    name = component.kind
-    if find_spec(module := f"agl_testing.{name}_contract") is None:
+    if find_spec(module := f"agl_testing.{component.kind}_contract") is None:
         return None
-    return getattr(import_module(module), f"{name.capitalize()}Contract")
+    return getattr(import_module(module), f"{component.kind.capitalize()}Contract")
 
 
 def _test(component: Component, options: Mapping[str, Any]) -> str:
@@ -116,8 +115,7 @@ def command(ctx: click.Context, name: str, options: tuple[str, ...], as_json: bo
     offered = [c for c in installed if name in (c.name, f"{c.kind}/{c.name}", c.distribution)]
     if not offered:
         hint = did_you_mean(name, {one for c in installed for one in (c.name, c.distribution)})
-        what = "neither a component nor a distribution that offers one"
-        raise UnknownComponentError(f"{name!r} is {what}.{hint} See: agl plugins")
+        raise UnknownComponentError(f"nothing installed is named {name!r}.{hint} See: agl plugins")
     found = [*zip(offered, check(offered, given), strict=True)]
     if as_json:
         print_json([{**vars(component), "claims": claims} for component, claims in found])

@@ -21,8 +21,7 @@ USED_BY_NAME = {"trainer": {"agl_adapters", "agl_gateway"}}
 @click.command("new")
 @click.argument("kind", type=click.Choice(KINDS), metavar="KIND")
 @click.argument("name")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where to write; by default the "
-              "folder agl-NAME in the working directory.")  # fmt: skip
+@click.option("--folder", type=click.Path(path_type=Path), help="Where to write; else agl-NAME.")
 def command(kind: str, name: str, folder: Path | None) -> None:
     """Write the package agl-NAME with a component of KIND, which passes its contract suite.
 
@@ -54,12 +53,11 @@ def render(kind: str, name: str, group: str) -> dict[str, str]:
     from agl import __version__
 
     templates = files("agl_testing") / "templates"
-    class_name = "".join(part.capitalize() for part in name.split("-"))
     suite = "algorithm" if kind == "trainer" else kind
     values = {
         "name": name,
         "module": f"agl_{name.replace('-', '_')}",
-        "class_name": class_name,
+        "class_name": "".join(part.capitalize() for part in name.split("-")),
         "component": repr(name).replace("'", '"'),
         "suite": suite,
         "contract": f"{suite.capitalize()}Contract",
@@ -72,7 +70,7 @@ def render(kind: str, name: str, group: str) -> dict[str, str]:
         return Template((templates / template).read_text(encoding="utf-8")).substitute(values)
 
     source = filled(f"{kind}.py.txt")
-    imported = set(re.findall(r"^(?:from|import) (agl_\w+)", source, re.MULTILINE))
+    imported = re.findall(r"^(?:from|import) (agl_\w+)", source, re.MULTILINE)
     packages = {"agl", *imported, *USED_BY_NAME.get(kind, ())}
     names = sorted(one.replace("_", "-") if one != "agl" else "agl-core" for one in packages)
     values["dependencies"] = ", ".join(f'"{one}~={values["release"]}"' for one in names)

@@ -8,7 +8,7 @@ import click
 
 @click.command("launch")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @click.option("--slurm", "system", flag_value="slurm", help="Write a batch script for sbatch.")
 @click.option(
     "--k8s",

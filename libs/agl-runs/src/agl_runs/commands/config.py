@@ -7,7 +7,7 @@ import click
 
 @click.command("config")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(file: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Check FILE as agl run does, and print it with defaults; secrets are redacted."""

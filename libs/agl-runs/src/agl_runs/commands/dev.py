@@ -9,7 +9,7 @@ from agl_runs.commands import verbose_option
 
 @click.command("dev")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @verbose_option
 def command(file: Path, overrides: tuple[str, ...]) -> None:
     """Dry-run what FILE says: every task once, with Baseline in the algorithm's place."""

@@ -9,7 +9,7 @@ from agl_runs.commands import verbose_option
 
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @click.option(
     "--resume",
     is_flag=False,
@@ -24,7 +24,7 @@ from agl_runs.commands import verbose_option
 def command(
     file: Path | None, overrides: tuple[str, ...], resume: str | None, **given: bool
 ) -> None:
-    """Train what FILE says, with overrides such as algorithm.beam_width=4."""
+    """Train what FILE says, with files that lie over it and overrides as algorithm.beam_width=4."""
     from agl_runs.training import resume_run, train
 
     # What follows --resume may be FILE, and what stands in its place an override.

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +23,7 @@ from agl.utils.checks import check_numbers
 from agl.utils.secrets import HIDDEN
 from agl.utils.text import did_you_mean
 from agl_runs.config.datasets import load_dataset
-from agl_runs.config.overrides import apply_overrides, parse_yaml
+from agl_runs.config.overrides import Layers, apply_overrides, lay_over, naming, read, read_layers
 from agl_runs.differences import flat
 from agl_runs.environments import Environment, add_reward, load_environment
 from agl_runs.folders import CONFIG, STORE
@@ -99,6 +100,8 @@ class ConfigFile:
     """What file and overrides say; ``${NAME}`` is not expanded, so it can be shown redacted."""
     read_from: Path | None = None
     """Where ``values`` stand, if not in ``path``: in the folder of a run."""
+    layers: Layers = ()
+    """The files that lie over each other; ``path`` is the first."""
 
     def where(self, *keys: object) -> str:
         """What messages about a key begin with."""
@@ -167,13 +170,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
 
     Args:
         path: A YAML file.
-        overrides: ``key=value`` each; dots lead into blocks, and the value is YAML.
+        overrides: ``key=value`` each; dots lead into blocks, and the value is YAML. What ends in
+            ``.yaml`` or ``.yml`` is a file that lies over those before it.
 
     Raises:
-        ConfigError: The file cannot be read, or has an unknown key or a value of a wrong type.
+        ConfigError: A file cannot be read, or has an unknown key or a value of a wrong type.
     """
-    path = Path(path)
-    return _configured(path, _read(path), overrides)
+    return _configured(*read_layers(Path(path), overrides))
 
 
 def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
@@ -191,36 +194,26 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
             f"in the script that began it, with Trainer(run={run.run_id!r}, resume=True), or name "
             "a file: agl run FILE --resume RUN"
         )
-    values = _read(written)
+    values = read(written)
     hidden = [name for name, value in flat(values).items() if HIDDEN in str(value)]
     if hidden:
         raise ConfigError(
             f"{written}: {', '.join(hidden)} was hidden when it was written. Name the file that "
             "the run was begun with: agl run FILE --resume RUN"
         )
-    return _configured(Path(run.config.get("file", written)), values, overrides, written)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    values = parse_yaml(text, path.name)
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path.name}: expected keys and values, got {values!r}")
-    return cast("dict[str, Any]", values)
+    return _configured([(Path(run.config.get("file", written)), values)], overrides, written)
 
 
 def _configured(
-    path: Path, values: dict[str, Any], overrides: Sequence[str], read_from: Path | None = None
+    layers: Layers, overrides: Sequence[str], read_from: Path | None = None
 ) -> ConfigFile:
+    values: dict[str, Any] = reduce(lay_over, (one for _, one in layers), {})
     apply_overrides(values, overrides)
+    path = layers[0][0]
     where = f"{(read_from or path).name}:"
-    converted = validate(RunConfig, expand(values, where), where)
-    return ConfigFile(path, RunConfig(**converted), values, read_from)
+    with naming(layers):
+        converted = validate(RunConfig, expand(values, where), where)
+    return ConfigFile(path, RunConfig(**converted), values, read_from, layers)
 
 
 def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> CheckedConfig:
@@ -235,6 +228,11 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
         DatasetError: A dataset is missing, empty or unreadable.
         PluginError: A component is unknown or does not load.
     """
+    with naming(file.layers):
+        return _check(file, run_dir, dry)
+
+
+def _check(file: ConfigFile, run_dir: Path, dry: bool) -> CheckedConfig:
     folder = file.path.resolve().parent
     put_on_path(folder, os.getcwd())  # the file's folder goes first, as a script's does
     config = file.config

@@ -1,13 +1,17 @@
-"""Values from YAML text, and ``key=value`` overrides on top of them."""
+"""Values from YAML files that lie over each other, and ``key=value`` overrides on top of them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 
-from agl.errors import ConfigError
+from agl.errors import AglError, ConfigError
 from agl.utils.logs import tell
 
+Layers = Sequence[tuple[Path, dict[str, Any]]]
+"""Files with what they say; later ones win."""
 _NUMBER = re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
 
 
@@ -29,11 +33,67 @@ def parse_yaml(text: str, name: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
-        is_variable = mark is not None and "${" in text.splitlines()[mark.line]
+        is_variable = mark is not None and "${" in f"{text}\n".split("\n")[mark.line]
         hint = ". Within {...} and [...], put ${NAME} in quotes" if is_variable else ""
         raise ConfigError(f"{name}{line}: not YAML: {error.problem}{hint}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The keys and values of a file; a ``ConfigError`` if it has something else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    values = parse_yaml(text, path.name)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path.name}: expected keys and values, got {values!r}")
+    return cast("dict[str, Any]", values)
+
+
+def read_layers(path: Path, words: Sequence[str]) -> tuple[Layers, list[str]]:
+    """A file and those that ``words`` name, and the other words, which are overrides."""
+    names = [one for one in words if "=" not in one and one.endswith((".yaml", ".yml"))]
+    layers = [(one, read(one)) for one in (path, *map(Path, names))]
+    return layers, [one for one in words if one not in names]
+
+
+def lay_over(below: Any, above: Any) -> Any:
+    """What two layers come to: blocks are merged, but those of another type."""
+    if not isinstance(above, dict):
+        return above
+    block = {"type": below} if isinstance(below, str) else below
+    old = cast("dict[str, Any]", block if isinstance(block, dict) else {})
+    new = cast("dict[str, Any]", above)
+    if new.get("type", old.get("type")) != old.get("type"):
+        old = {}
+    return {**old, **{name: lay_over(old.get(name), value) for name, value in new.items()}}
+
+
+@contextmanager
+def naming(layers: Layers) -> Generator[None]:
+    """Have an error about a key begin with the last file that has it, or the block around it."""
+    try:
+        yield
+    except AglError as error:
+        start = f"{layers[0][0].name}: "
+        address = re.split(r"[^\w.-]", str(error).removeprefix(start))[0].rstrip(".")
+        while address:
+            for path, values in reversed(layers):
+                if address in _addresses(values):
+                    raise type(error)(str(error).replace(start, f"{path.name}: ", 1)) from error
+            address = address.rpartition(".")[0]
+        raise
+
+
+def _addresses(values: Any, above: str = "") -> Iterator[str]:
+    if isinstance(values, Mapping):
+        for name, value in cast("Mapping[str, Any]", values).items():
+            yield f"{above}{name}"
+            yield from _addresses(value, f"{above}{name}.")
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ LIBRARIES = ("torch", "transformers", "trl", "peft", "vllm", "verl", "ray", "lit
 
 @click.command("doctor", context_settings={"show_default": True})
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @click.option("--task", type=click.IntRange(min=0), default=0, help="Which task, from 0.")
 @click.option(
     "--tokenizer", help="Folder or name: its chat template is tried on calls without token ids."

@@ -62,7 +62,7 @@ class Evaluation:
 
 @click.command("eval", context_settings={"show_default": True})
 @click.argument("target", metavar="FILE|RUN|CHECKPOINT")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @click.option("--copies", type=click.IntRange(min=1), default=4, help="How often each task runs.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(target: str, overrides: tuple[str, ...], copies: int, as_json: bool) -> None:

@@ -27,7 +27,7 @@ SHOWN = 44
 
 @click.command("replay")
 @click.argument("run_id", metavar="RUN")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
 @click.option("--step", type=click.IntRange(min=1), required=True, help="Which step, from 1.")
 @click.option(
     "--config",
