@@ -288,32 +288,26 @@ class RowsByModel(RowsAdapter):
             for name, of_model in found.items()
             for row in of_model.rows
         ]
-        return RowSet(rows, _joined({name: one.ledger for name, one in found.items()}))
-
-
-def _joined(ledgers: Mapping[str, Ledger]) -> Ledger:
-    """The ledger of rollouts that each model's ledger has as it sees them; nothing is trained yet.
-
-    A call is open where one of them has it open, and a reward used where one of them uses it. What
-    all of them exclude is excluded for the first reason that is not ``other_model``.
-    """
-    whole = Ledger()
-    excluded: dict[tuple[ItemKind, CallKey], list[Exclusion]] = {}
-    for ledger in ledgers.values():
-        whole.items |= ledger.items
-        for one in ledger.exclusions:
-            excluded.setdefault((one.kind, one.key), []).append(one)
-    used = {item.key: item for ledger in ledgers.values() for item in ledger.used_rewards}
-    whole.used_rewards = [*used.values()]
-    for reasons in excluded.values():
-        if len(reasons) == len(ledgers):
-            own = [one for one in reasons if one.reason != "other_model"]
-            whole.exclude((own or reasons)[0])
-    others = {
-        name: {one.key for one in ledger.exclusions if one.reason == "other_model"}
-        for name, ledger in ledgers.items()
-    }
-    # Which model made a call is known if all the others say that it is another's.
-    may = {key: [name for name in ledgers if key not in others[name]] for key in whole.calls}
-    whole.models = {key: names[0] for key, names in may.items() if len(names) == 1}
-    return whole
+        # A call is open where one of the ledgers has it open, and a reward used where one of them
+        # uses it. What all exclude is excluded for the first reason that is not ``other_model``.
+        ledgers = [one.ledger for one in found.values()]
+        whole = Ledger()
+        excluded: dict[tuple[ItemKind, CallKey], list[Exclusion]] = {}
+        for ledger in ledgers:
+            whole.items |= ledger.items
+            for one in ledger.exclusions:
+                excluded.setdefault((one.kind, one.key), []).append(one)
+        used = {item.key: item for ledger in ledgers for item in ledger.used_rewards}
+        whole.used_rewards = [*used.values()]
+        for reasons in excluded.values():
+            if len(reasons) == len(ledgers):
+                own = [one for one in reasons if one.reason != "other_model"]
+                whole.exclude((own or reasons)[0])
+        others = {
+            name: {one.key for one in of.ledger.exclusions if one.reason == "other_model"}
+            for name, of in found.items()
+        }
+        # Which model made a call is known if all the others say that it is another's.
+        may = {key: [name for name in found if key not in others[name]] for key in whole.calls}
+        whole.models = {key: names[0] for key, names in may.items() if len(names) == 1}
+        return RowSet(rows, whole)

@@ -56,14 +56,10 @@ async def mean_reward(source: DataSource, run_id: str, is_only_run: bool) -> Mea
     known: tuple[int, Mean | None] | None = source.memory.get(key)
     if known is None or known[0] != num_succeeded:
         wanted = Wanted(["succeeded"], run=None if is_only_run else run_id, most=MOST_REWARDS)
-        known = num_succeeded, await _mean(source, wanted)
+        found = await listed(source.store, wanted)
+        given = await final_rewards(source.store, found.rollouts)
+        rewards = [one.reward for one in given.values() if one.reward is not None]
+        of = (len(rewards), found.total == len(found.rollouts))
+        known = num_succeeded, Mean(sum(rewards) / len(rewards), *of) if rewards else None
         source.memory[key] = known
     return known[1]
-
-
-async def _mean(source: DataSource, wanted: Wanted) -> Mean | None:
-    found = await listed(source.store, wanted)
-    given = await final_rewards(source.store, found.rollouts)
-    rewards = [one.reward for one in given.values() if one.reward is not None]
-    is_whole = found.total == len(found.rollouts)
-    return Mean(sum(rewards) / len(rewards), len(rewards), is_whole) if rewards else None

@@ -65,32 +65,27 @@ class DataSource:
             names = [self.file, self.file.with_name(f"{self.file.name}-wal")]
             names.append(self.file.parent / RunMetrics.FILE)
             return _digest([self.reading, *(_status(name) for name in names)])
-        return _digest([self.reading, *await asyncio.gather(*map(_seen, _looks(self.store)))])
-
-
-def _looks(store: LightningStore) -> list[Awaitable[Any]]:
-    """What is asked of a store without a file: how many there are of all, and the newest of each.
-
-    A change that is neither of number nor of status, in a record that is not among the newest, is
-    not seen.
-    """
-    newest: dict[str, Any] = {"sort_order": "desc", "limit": 1}
-    heard: dict[str, Any] = {"sort_by": "last_heartbeat_time", "sort_order": "desc"}
-    some = {**newest, "limit": NEWEST}
-    return [
-        store.statistics(),
-        store.query_rollouts(**newest),
-        store.query_rollouts(status_in=["succeeded"], **newest),
-        store.query_rollouts(status_in=["failed", "cancelled"], **newest),
-        store.query_rollouts(status_in=["queuing", "requeuing"], **newest),
-        store.query_rollouts(status_in=["preparing", "running"], **some),
-        store.query_resources(sort_by="update_time", **newest),
-        store.query_workers(**heard, limit=NEWEST),
-        store.query_documents(RUNS_KIND),
-        store.query_documents(PromptRuns.ENTRIES, limit=1),
-        store.query_documents(LEDGER, limit=1),
-        store.query_documents(LOST),
-    ]
+        # How many there are of all, and the newest of each. A change that is neither of number nor
+        # of status, in a record that is not among the newest, is not seen.
+        store, newest = self.store, dict[str, Any](sort_order="desc", limit=1)
+        heard: dict[str, Any] = {"sort_by": "last_heartbeat_time", "sort_order": "desc"}
+        looks: list[Awaitable[Any]] = [
+            store.statistics(),
+            store.query_rollouts(**newest),
+            store.query_rollouts(status_in=["succeeded"], **newest),
+            store.query_rollouts(status_in=["failed", "cancelled"], **newest),
+            store.query_rollouts(status_in=["queuing", "requeuing"], **newest),
+            store.query_rollouts(
+                status_in=["preparing", "running"], sort_order="desc", limit=NEWEST
+            ),
+            store.query_resources(sort_by="update_time", **newest),
+            store.query_workers(**heard, limit=NEWEST),
+            store.query_documents(RUNS_KIND),
+            store.query_documents(PromptRuns.ENTRIES, limit=1),
+            store.query_documents(LEDGER, limit=1),
+            store.query_documents(LOST),
+        ]
+        return _digest([self.reading, *await asyncio.gather(*map(_seen, looks))])
 
 
 async def _seen(look: Awaitable[Any]) -> Any:

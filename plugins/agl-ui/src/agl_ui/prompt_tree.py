@@ -33,7 +33,9 @@ async def prompt_runs(source: DataSource) -> CachedPromptRuns:
     """The prompt runs of a store, as far as it was read; see ``total`` for the rest."""
     known: CachedPromptRuns = source.memory.setdefault("prompts", CachedPromptRuns())
     async with known.lock:
-        if not await _gives_prompts(source):
+        snapshots = await source.store.query_resources(limit=SNAPSHOTS)
+        given = (one for each in snapshots for one in each.resources.values())
+        if not any(isinstance(one, PromptTemplate) for one in given):
             return known
         first = await source.store.query_rollouts(limit=1)
         if first.total < known.num_read:  # another file in its place
@@ -64,9 +66,3 @@ async def has_prompts(source: DataSource) -> bool:
         return False
     except AglError:  # which the page itself says
         return True
-
-
-async def _gives_prompts(source: DataSource) -> bool:
-    snapshots = await source.store.query_resources(limit=SNAPSHOTS)
-    given = [one for each in snapshots for one in each.resources.values()]
-    return any(isinstance(one, PromptTemplate) for one in given)

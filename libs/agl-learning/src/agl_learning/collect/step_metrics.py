@@ -118,6 +118,15 @@ def collected_metrics(
     """
     ledger = collected.ledger.summary()
     rows = [row for one in collected.ended for row in one.rows]
+    # Tokens of all calls, of a conversation once; nothing where no ids were recorded.
+    left_out = [one.tokens_left_out for one in (*collected.ended, *collected.lost)]
+    sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
+    given = whole - sampled + sum(given for _, given in left_out)
+    sampled += sum(sampled for sampled, _ in left_out)
+    # How many rollouts ran at once, as a mean over the time of those that succeeded.
+    ran = [one.ran for one in collected.ended if one.ran is not None]
+    took = max((one.end for one in ran), default=0) - min((one.begin for one in ran), default=0)
+    busy = math.fsum(one.end - one.begin for one in ran)
     return {
         "reward/mean": collected.mean_reward,
         "reward/std": deviation(collected.rewards),
@@ -132,30 +141,13 @@ def collected_metrics(
             f"calls/{problem}": sum(row.tool_problems.count(problem) for row in rows)
             for problem in ("broken_tool_call", "unknown_tool")
         },
-        **_tokens(rows, collected),
+        **({"tokens/sampled": sampled, "tokens/given": given} if sampled or given else {}),
         **prompt_metrics(collected.ended, model and model.unknown_token_id),
         **{f"calls/excluded/{reason}": count for reason, count in ledger["excluded"].items()},
         "time/rollouts": collected.seconds,
-        **_at_once(collected),
+        **({"time/rollouts_at_once": busy / took} if took > 0 else {}),
         **collected.judged,
     }
-
-
-def _tokens(rows: Sequence[TrainingRow], collected: Collected) -> dict[str, int]:
-    """Those of all calls, of a conversation once; nothing where no ids were recorded."""
-    left_out = [one.tokens_left_out for one in (*collected.ended, *collected.lost)]
-    sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
-    given = whole - sampled + sum(given for _, given in left_out)
-    sampled += sum(sampled for sampled, _ in left_out)
-    return {"tokens/sampled": sampled, "tokens/given": given} if sampled or given else {}
-
-
-def _at_once(collected: Collected) -> dict[str, float]:
-    """How many rollouts ran at once, as a mean over the time of those that succeeded."""
-    ran = [one.ran for one in collected.ended if one.ran is not None]
-    whole = max((one.end for one in ran), default=0) - min((one.begin for one in ran), default=0)
-    busy = math.fsum(one.end - one.begin for one in ran)
-    return {"time/rollouts_at_once": busy / whole} if whole > 0 else {}
 
 
 def _num_truncated(ledger: Ledger) -> int:

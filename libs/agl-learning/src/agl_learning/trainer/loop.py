@@ -14,7 +14,6 @@ from typing import Any
 from agl.errors import ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.collect.collector import AS_ASKED
-from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.run.checkpoint import Progress, making, name_of, note_again, remove_older
@@ -243,7 +242,11 @@ class Loop:
             )
         if not is_due or not self._val or is_done:
             return
-        collected = await self._evaluate()
+        gather = partial(self._runners.ask, step, self._val, mode="val")
+        collected = await self._runners.collect(step, gather, lambda _: self._val, "val")
+        for row in (row for one in collected.ended for row in one.rows):
+            collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
+        await session.keep(collected, step, training.version.number)
         if collected.mean_reward is None:
             logger.warning(
                 "there is no held-out reward after step %d: no rollout of its evaluation "
@@ -262,14 +265,3 @@ class Loop:
         again = session.records.find_done("val", step) is not None
         await session.report.evaluation(step, line, self._tell_again if again else None)
         await session.records.done("val", step, line)
-
-    async def _evaluate(self) -> Collected:
-        """Run the tasks of an evaluation; its calls are excluded from training."""
-        training, session = self._training, self._session
-        step = session.steps_done
-        gather = partial(self._runners.ask, step, self._val, mode="val")
-        collected = await self._runners.collect(step, gather, lambda _: self._val, "val")
-        for row in (row for one in collected.ended for row in one.rows):
-            collected.ledger.exclude_row(row, "not_trained_mode", "its rollout is a validation")
-        await session.keep(collected, step, training.version.number)
-        return collected

@@ -132,7 +132,15 @@ def _grammar(request: FormRequest) -> tuple[str, str | None]:
         )
     if wanted:
         _check_multiples("tools", [tool.get("parameters") for tool in wanted])
-        return "tool_choice", _grammar_of_calls(wanted, request.parallel_tool_calls is not False)
+        many = "" if request.parallel_tool_calls is False else " (one)*"
+        each = " | ".join(f"tool{n}" for n in range(len(wanted)))
+        lines = [f"start: one{many}", f'one: "{CALL}\\n" ({each}) "\\n{CALL_END}"']
+        for number, tool in enumerate(wanted):
+            opening = f'{{"name": {json.dumps(tool["name"])}, "arguments": '
+            lines.append(f'tool{number}: {json.dumps(opening)} arguments{number} "}}"')
+            arguments = tool.get("parameters") or {"type": "object"}
+            lines.append(f"arguments{number}: %json {json.dumps(arguments)}")
+        return "tool_choice", "\n".join(lines)
     if request.used_tools and request.parallel_tool_calls is False:
         raise RequestError(
             400,
@@ -191,7 +199,13 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
-    choice, tools = request.tool_choice, [_function(tool) for tool in request.tools or []]
+    choice, tools = request.tool_choice, list[dict[str, Any]]()
+    for tool in request.tools or []:
+        tools.append(function := _object(tool.get("function")))
+        if tool.get("type") != "function" or "name" not in function:
+            raise RequestError(
+                400, "'tools': expected objects as {'type': 'function', 'function': {'name': ...}}"
+            )
     if choice in (None, "none", "auto"):
         return []
     if isinstance(choice, dict):
@@ -202,28 +216,6 @@ def _tools_that_must_be_called(request: FormRequest) -> list[dict[str, Any]]:
     if not tools:
         raise RequestError(400, "'tool_choice': 'required' needs 'tools'")
     return tools
-
-
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    function: Any = tool.get("function")
-    if tool.get("type") != "function" or not isinstance(function, dict) or "name" not in function:
-        raise RequestError(
-            400, "'tools': expected objects as {'type': 'function', 'function': {'name': ...}}"
-        )
-    return cast("dict[str, Any]", function)
-
-
-def _grammar_of_calls(tools: Sequence[dict[str, Any]], may_be_many: bool) -> str:
-    lines = [
-        f"start: one{' (one)*' if may_be_many else ''}",
-        f'one: "{CALL}\\n" ({" | ".join(f"tool{n}" for n in range(len(tools)))}) "\\n{CALL_END}"',
-    ]
-    for number, tool in enumerate(tools):
-        opening = f'{{"name": {json.dumps(tool["name"])}, "arguments": '
-        lines.append(f'tool{number}: {json.dumps(opening)} arguments{number} "}}"')
-        schema = tool.get("parameters") or {"type": "object"}
-        lines.append(f"arguments{number}: %json {json.dumps(schema)}")
-    return "\n".join(lines)
 
 
 def split_calls(

@@ -71,21 +71,16 @@ class TextStream:
             self._held[index] += text[len(before) :]
             self._read[index] = (end, len(token_ids))
         held = self._held[index]
-        certain = len(held) - _uncertain(held, self._stop)
+        uncertain = 0  # characters at the end that may still change or be cut
+        for candidate in self._stop:
+            if candidate in held:  # another may begin before it
+                uncertain = max(uncertain, len(held) - held.index(candidate))
+                continue
+            for size in range(min(len(candidate) - 1, len(held)), 0, -1):
+                if held.endswith(candidate[:size]):
+                    uncertain = max(uncertain, size)
+                    break
+        certain = len(held) - uncertain
         self._held[index] = held[certain:]
         self._sent[index] += certain
         return held[:certain]
-
-
-def _uncertain(text: str, stop: Sequence[str]) -> int:
-    """How many characters at the end of ``text`` may still change or be cut."""
-    length = 0
-    for candidate in stop:
-        if candidate in text:  # another may begin before it
-            length = max(length, len(text) - text.index(candidate))
-            continue
-        for size in range(min(len(candidate) - 1, len(text)), 0, -1):
-            if text.endswith(candidate[:size]):
-                length = max(length, size)
-                break
-    return length

@@ -22,8 +22,11 @@ def unused_attempts(
     in_order = sorted(attempts or (), key=lambda attempt: attempt.sequence_id)
     status = {(a.rollout_id, a.attempt_id): a.status for a in in_order}
     chosen = {rollout: attempt for (rollout, attempt), s in status.items() if s == "succeeded"}
-    if attempts is None:
-        chosen = _last_begun(groups)
+    if attempts is None:  # the attempt of each rollout that began last
+        of_rollout: defaultdict[str, dict[str, Sequence[Span]]] = defaultdict(dict)
+        for (rollout_id, attempt_id), spans in groups.items():
+            of_rollout[rollout_id][attempt_id] = spans
+        chosen = {rollout: newest_attempt(begun) for rollout, begun in of_rollout.items()}
     reasons: dict[AttemptKey, tuple[ExclusionReason, str]] = {}
     for key in groups:
         used = chosen.get(key[0])
@@ -38,11 +41,3 @@ def unused_attempts(
                 f"no attempt succeeded; the status of this one: {found}",
             )
     return reasons
-
-
-def _last_begun(groups: Mapping[AttemptKey, Sequence[Span]]) -> dict[str, str]:
-    """The attempt of each rollout that began last."""
-    of_rollout: defaultdict[str, dict[str, Sequence[Span]]] = defaultdict(dict)
-    for (rollout_id, attempt_id), spans in groups.items():
-        of_rollout[rollout_id][attempt_id] = spans
-    return {rollout_id: newest_attempt(attempts) for rollout_id, attempts in of_rollout.items()}

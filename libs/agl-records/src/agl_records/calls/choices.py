@@ -28,8 +28,31 @@ _Saying = tuple[Any, ...]
 
 
 def decided(calls: Sequence[ModelCall], spans: Sequence[Span]) -> list[ModelCall]:
-    """The calls of one attempt in order, those with several answers with the one that was used."""
-    named = _named(calls, spans)
+    """The calls of one attempt in order, those with several answers with the one that was used.
+
+    The last time that an agent names a call's choice counts. Some servers give one id to many
+    answers: then the last call of that id before the name, by their numbers, is the one that is
+    meant, and none where others of that id ran beside it.
+    """
+    named: dict[int, int | str] = {}
+    """Position of a call -> the choice of it that the agent named, or why that is not known."""
+    for span in ordered(spans):
+        number = span.attributes.get(CHOSEN)
+        if type(number) is not int or number < 0:
+            continue
+        meant = _linked(span, calls)
+        place = span.sequence_id or math.inf
+        before = [n for n in meant if calls[n].sequence_id < place]
+        candidates = meant
+        if before:  # the last one, and those that had not ended when it began
+            start = calls[before[-1]].start_time or -math.inf
+            candidates = [n for n in before[:-1] if (calls[n].end_time or math.inf) > start]
+            candidates.append(before[-1])
+        if len(candidates) == 1:
+            named[candidates[0]] = number
+        else:
+            why = f"the agent named an answer, and {len(candidates)} calls may have been meant"
+            named.update(dict.fromkeys(candidates, why))
     return [
         _decided(call, calls[number + 1 :], named.get(number)) if call.choices else call
         for number, call in enumerate(calls)
@@ -92,34 +115,6 @@ def _continued(call: ModelCall, other: ModelCall) -> list[int]:
     said = prompt[len(given) :]
     answers = [choice.token_ids or [] for choice in call.choices]
     return [len(ids) if said[: len(ids)] == ids else 0 for ids in answers]
-
-
-def _named(calls: Sequence[ModelCall], spans: Sequence[Span]) -> dict[int, int | str]:
-    """Position of a call -> the choice of it that the agent named, or why that is not known.
-
-    The last time that a call's choice is named counts. Some servers give one id to many answers:
-    then the last call of that id before the name, by their numbers, is the one that is meant, and
-    none where others of that id ran beside it.
-    """
-    found: dict[int, int | str] = {}
-    for span in ordered(spans):
-        number = span.attributes.get(CHOSEN)
-        if type(number) is not int or number < 0:
-            continue
-        meant = _linked(span, calls)
-        place = span.sequence_id or math.inf
-        before = [n for n in meant if calls[n].sequence_id < place]
-        candidates = meant
-        if before:  # the last one, and those that had not ended when it began
-            start = calls[before[-1]].start_time or -math.inf
-            candidates = [n for n in before[:-1] if (calls[n].end_time or math.inf) > start]
-            candidates.append(before[-1])
-        if len(candidates) == 1:
-            found[candidates[0]] = number
-        else:
-            why = f"the agent named an answer, and {len(candidates)} calls may have been meant"
-            found.update(dict.fromkeys(candidates, why))
-    return found
 
 
 def _linked(span: Span, calls: Sequence[ModelCall]) -> list[int]:

@@ -110,7 +110,11 @@ class Accounts:
             run: Only of this run; then nothing is said of rollouts that are in none.
         """
         accounts, known = cls(), set[str]()
-        runs = [run] if run is not None or step is None else await _runs(store)
+        runs: Sequence[str | None] = [run]
+        if run is None and step is not None:  # accounts of a step are found by run
+            ids = [one.run_id for one in await query_runs(store)]
+            counted = sum([await count_parts(store, run=one) for one in ids])
+            runs = ids if counted == await count_parts(store) else [None]  # else of any run
         for one in runs:
             async for part in each_part(store, run=one, step=step):
                 known.add(part.rollout_id)
@@ -219,10 +223,3 @@ class Accounts:
         cut = f"the last {_LAST_STEPS} of {number} steps" if number > _LAST_STEPS else ""
         title = f"ledger       {cut}".rstrip()
         return f"{title}\n{self.text(last=_LAST_STEPS)}"
-
-
-async def _runs(store: LightningStore) -> Sequence[str | None]:
-    """Runs that have all accounts, as those of a step are found by run; else None: of any run."""
-    runs = [one.run_id for one in await query_runs(store)]
-    counted = sum([await count_parts(store, run=one) for one in runs])
-    return runs if counted == await count_parts(store) else [None]

@@ -22,7 +22,7 @@ from agl_records.training_data import TrainedModel, TrainingRow
 from agl_records.types import CallKey, Exclusion, LedgerPart, Trained
 from agl_runs.failures import Failures
 from agl_runs.records import Run
-from agl_views.explanations.explanation import Account, Chain, group_of
+from agl_views.explanations.explanation import Chain, group_of
 from agl_views.explanations.token_parts import Recomputed
 
 _SAME = 1e-9
@@ -67,9 +67,16 @@ async def recompute(
             return Recomputed((), "a judge gave its credit; it is not asked again")
         failures = Failures(**Failures.given(options.get("failures", {})))
         reader = Reader(store, adapter, failures, model)
-        collected = await _collected(
-            reader, siblings if estimator == DEFAULT else chain.of_step, item
-        )
+        # What the ledger compares with each other, and the rows of the call.
+        collected, groups = Collected([], Ledger(), 0.0), dict[str, int]()
+        for rollout, part in siblings if estimator == DEFAULT else chain.of_step:
+            keys = {one.key for one in calls_of(part) if one.advantage or one.key == item.key}
+            if keys:
+                group = groups.setdefault(group_of(rollout), len(groups))
+                one = await reader.read(rollout, group, collected.ledger)
+                rows = [(row, _numbers(row, keys)) for row in one.rows]
+                one.rows = [row.only(numbers) for row, numbers in rows if numbers]
+                collected.ended.append(one)
         weigh(collected, WeighingOptions(**given))
     except Exception as error:  # an estimator of one's own may raise anything
         return Recomputed((), f"it cannot be computed again: {error}")
@@ -97,20 +104,6 @@ def _adapter(run: Run | None, options: Mapping[str, Any]) -> RowsAdapter:
     if options.get("credit") is not None:
         known["credit"] = options["credit"]
     return rows_adapter(**known)
-
-
-async def _collected(reader: Reader, accounts: Sequence[Account], item: Item) -> Collected:
-    """The rollouts and rows that the ledger compares with each other, and those of the call."""
-    collected, groups = Collected([], Ledger(), 0.0), dict[str, int]()
-    for rollout, part in accounts:
-        keys = {one.key for one in calls_of(part) if one.advantage or one.key == item.key}
-        if keys:
-            group = groups.setdefault(group_of(rollout), len(groups))
-            one = await reader.read(rollout, group, collected.ledger)
-            rows = [(row, _numbers(row, keys)) for row in one.rows]
-            one.rows = [row.only(numbers) for row, numbers in rows if numbers]
-            collected.ended.append(one)
-    return collected
 
 
 def _numbers(row: TrainingRow, keys: Set[CallKey]) -> list[int]:

@@ -13,7 +13,7 @@ from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.utils.text import printable, shorten
 from agl_inspect.figures import mean, rounded
-from agl_inspect.show.id_lookup import Subject, attempt_number, find, task_id
+from agl_inspect.show.id_lookup import attempt_number, find, task_id
 from agl_inspect.show.rollout import cut
 from agl_records.final_rewards import FinalReward
 from agl_runs.result import failure_text
@@ -76,7 +76,23 @@ def command(
         for name, subject in zip((first, second), subjects, strict=True):
             if not subject.rollout_id:
                 raise ConfigError(f"{name!r} is a {subject.kind}; agl diff compares two rollouts")
-        return await _read_pair(store, subjects, any_task)
+        a, b = [
+            await show(store, one.rollout_id, await attempt_number(store, one), read=Part())
+            for one in subjects
+        ]
+        ids = [one.rollout_id for one in subjects]
+        if ids[0] == ids[1] and a.attempt == b.attempt:
+            which = f", attempt {a.attempt.sequence_id}" if a.attempt and a.num_attempts > 1 else ""
+            raise ConfigError(f"both are rollout {ids[0]!r}{which}; give two")
+        if a.rollout.input != b.rollout.input and not any_task:
+            tasks = [cut(printable(text_of(one.rollout.input)), 60) for one in (a, b)]
+            raise ConfigError(
+                f"rollouts {ids[0]!r} and {ids[1]!r} are of two tasks: {tasks[0]} and {tasks[1]}. "
+                f"--any-task compares them all the same; agl show {task_id(a.rollout.input)} lists "
+                "those of the first one's"
+            )
+        said = turns(a.calls), turns(b.calls)
+        return Pair(a.rollout.input, (_figures(a), _figures(b)), said, num_common(said))
 
     pair = read_and_close(open_store(path, url), read)
     if as_json:
@@ -105,29 +121,6 @@ class Pair:
             "common_messages": self.num_common,
             "rollouts": [{**one, "turns": list(map(asdict, said))} for one, said in sides],
         }
-
-
-async def _read_pair(
-    store: LightningStore, subjects: tuple[Subject, Subject], any_task: bool
-) -> Pair:
-    """Read two rollouts, or attempts; a ``ConfigError`` if they are one, or of two tasks."""
-    first, second = (one.rollout_id for one in subjects)
-    a, b = [
-        await show(store, one.rollout_id, await attempt_number(store, one), read=Part())
-        for one in subjects
-    ]
-    if first == second and a.attempt == b.attempt:
-        which = f", attempt {a.attempt.sequence_id}" if a.attempt and a.num_attempts > 1 else ""
-        raise ConfigError(f"both are rollout {first!r}{which}; give two")
-    if a.rollout.input != b.rollout.input and not any_task:
-        tasks = [cut(printable(text_of(one.rollout.input)), 60) for one in (a, b)]
-        raise ConfigError(
-            f"rollouts {first!r} and {second!r} are of two tasks: {tasks[0]} and {tasks[1]}. "
-            f"--any-task compares them all the same; agl show {task_id(a.rollout.input)} lists "
-            "those of the first one's"
-        )
-    said = turns(a.calls), turns(b.calls)
-    return Pair(a.rollout.input, (_figures(a), _figures(b)), said, num_common(said))
 
 
 def _figures(shown: Shown) -> dict[str, Any]:

@@ -123,8 +123,24 @@ def _look_at_machine(as_json: bool) -> None:
     note(
         f"there is no {DEFAULT} here, so this is about the machine; agl doctor FILE runs a rollout"
     )
-    found = _machine()
-    problems = found["problems"]
+    rows = diagnose_plugins(check=True)
+    problems = [
+        f"{row.kind} {row.name} ({row.distribution}): {row.state}: {row.cause}"
+        for row in rows
+        if row.state in ("broken", "duplicate", "unknown group")
+    ]
+    found: dict[str, Any] = {
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "memory": f"{psutil.virtual_memory().available / 2**30:.1f} GiB free",
+        "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
+        "gpus": _gpus(),
+        "packages": {row.distribution: row.version for row in rows},
+        "libraries": {name: is_ for name in LIBRARIES if (is_ := _version(name)) is not None},
+        "without extra": [row.name for row in rows if row.state == "needs extra"],
+        "problems": problems,
+    }
     if as_json:
         print_json(found)
     else:
@@ -136,27 +152,6 @@ def _look_at_machine(as_json: bool) -> None:
             _say("error", problem)
         _say("verdict", "some packages do not load" if problems else "all packages load")
     click.get_current_context().exit(1 if problems else 0)
-
-
-def _machine() -> dict[str, Any]:
-    """This machine as runs find it; JSON values."""
-    rows = diagnose_plugins(check=True)
-    return {
-        "python": f"{platform.python_version()} ({sys.executable})",
-        "system": platform.platform(),
-        "processors": os.cpu_count(),
-        "memory": f"{psutil.virtual_memory().available / 2**30:.1f} GiB free",
-        "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
-        "gpus": _gpus(),
-        "packages": {row.distribution: row.version for row in rows},
-        "libraries": {name: found for name in LIBRARIES if (found := _version(name)) is not None},
-        "without extra": [row.name for row in rows if row.state == "needs extra"],
-        "problems": [
-            f"{row.kind} {row.name} ({row.distribution}): {row.state}: {row.cause}"
-            for row in rows
-            if row.state in ("broken", "duplicate", "unknown group")
-        ],
-    }
 
 
 def _version(distribution: str) -> str | None:

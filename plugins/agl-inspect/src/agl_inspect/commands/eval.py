@@ -20,7 +20,6 @@ from agl.utils.text import shorten
 from agl_inspect.figures import mean, number
 from agl_inspect.runs.lookup import find_run
 from agl_runs.config.file import (
-    CheckedConfig,
     ConfigFile,
     check_config,
     load_config,
@@ -78,7 +77,23 @@ def command(target: str, overrides: tuple[str, ...], copies: int, as_json: bool)
     file, is_training = _evaluating(target, file, start, copies, overrides)
     run = new_run(file.config)
     folder = run.folder or Path()
-    store = _run(check_config(file, run_dir=folder), run, folder, is_training)
+    checked = check_config(file, run_dir=folder)
+    tasks = checked.val or checked.train
+    if not tasks:
+        raise ConfigError("there is nothing to evaluate on: the configuration has no val or train")
+    if not checked.val:
+        note("there is no val: these are the tasks of train")
+    setup_logging()
+    components = checked.build()
+    algorithm = components["algorithm"]
+    if is_training:
+        algorithm.is_over = partial(_ends_at_once, algorithm)
+    components["strategy"].prepare()
+    make_private_folder(folder)
+    note(f"run folder: {folder}")
+    store = checked.components["store"].build()
+    trainer = checked.trainer(components, store, run=run.run_id, run_dir=folder, max_rollouts=None)
+    trainer.fit(checked.agent, tasks if is_training else None, val_dataset=tasks)
     found = read_and_close(store, lambda store: _read(store, run.run_id or ""))
     _report(found, copies, run, as_json)
     if found.tasks and not any(one.succeeded for one in found.tasks.values()):
@@ -121,29 +136,6 @@ def _evaluating(
         note(f"algorithm {name} is left out: the agent is evaluated as it is")
         given.append(f"algorithm={json.dumps({'type': 'baseline', 'n_epochs': copies})}")
     return _find(target, given)[0], is_training
-
-
-def _run(
-    checked: CheckedConfig, run: RunRequest, folder: Path, is_training: bool
-) -> "LightningStore":
-    """Evaluate; the store, closed."""
-    tasks = checked.val or checked.train
-    if not tasks:
-        raise ConfigError("there is nothing to evaluate on: the configuration has no val or train")
-    if not checked.val:
-        note("there is no val: these are the tasks of train")
-    setup_logging()
-    components = checked.build()
-    algorithm = components["algorithm"]
-    if is_training:
-        algorithm.is_over = partial(_ends_at_once, algorithm)
-    components["strategy"].prepare()
-    make_private_folder(folder)
-    note(f"run folder: {folder}")
-    store = checked.components["store"].build()
-    trainer = checked.trainer(components, store, run=run.run_id, run_dir=folder, max_rollouts=None)
-    trainer.fit(checked.agent, tasks if is_training else None, val_dataset=tasks)
-    return store
 
 
 def _ends_at_once(algorithm: "Training") -> bool:

@@ -8,7 +8,7 @@ import click
 from agl.cli.shared import note, print_json, print_table
 from agl.store.base import LightningStore
 from agl.store.queries import check_statuses
-from agl.types import Rollout, RolloutMode
+from agl.types import RolloutMode
 from agl.utils.text import shorten
 from agl_inspect.readable import read_undamaged
 from agl_inspect.runs.lookup import file_of, find_run
@@ -76,7 +76,25 @@ def command(
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
         run = None if run_id is None else one_of(await query_runs(store), run_id).run_id
         found = await listed(store, Wanted(chosen, mode, run, step, task, *limits))
-        rows = [await _row(store, rollout) for rollout in reversed(found.rollouts)]
+        rows: list[dict[str, Any]] = []
+        for rollout in reversed(found.rollouts):
+            attempts = await store.query_attempts(rollout.rollout_id)
+            error = attempts[-1].error if attempts else None
+            given = await final_reward(store, rollout)
+            end = rollout.end_time
+            row = {
+                "rollout_id": rollout.rollout_id,
+                "status": rollout.status,
+                "mode": rollout.mode,
+                "attempts": len(attempts),
+                "reward": given.reward,
+                "reward_on_the_way": given.on_the_way,
+                "seconds": None if end is None else end - rollout.start_time,
+                "resources_id": rollout.resources_id,
+                "input": rollout.input,
+                "error": error and f"{error.boundary}: {error.type}: {error.message}",
+            }
+            rows.append(row)
         return rows, found
 
     rows, found = read_undamaged(open_store(path, url), read)
@@ -92,24 +110,6 @@ def command(
         note(f"{len(rows)} rollouts, and perhaps more; --last and --all show them")
     if found.note:
         note(found.note)
-
-
-async def _row(store: LightningStore, rollout: Rollout) -> dict[str, Any]:
-    attempts = await store.query_attempts(rollout.rollout_id)
-    error = attempts[-1].error if attempts else None
-    given = await final_reward(store, rollout)
-    return {
-        "rollout_id": rollout.rollout_id,
-        "status": rollout.status,
-        "mode": rollout.mode,
-        "attempts": len(attempts),
-        "reward": given.reward,
-        "reward_on_the_way": given.on_the_way,
-        "seconds": None if rollout.end_time is None else rollout.end_time - rollout.start_time,
-        "resources_id": rollout.resources_id,
-        "input": rollout.input,
-        "error": None if error is None else f"{error.boundary}: {error.type}: {error.message}",
-    }
 
 
 def _short(value: object) -> str:

@@ -89,7 +89,30 @@ def compare(where: Where, first: str, second: str, as_json: bool) -> None:
     A and B are runs as for show; RUN@STEP is one step of a run. So agl runs compare 3f2a@0 3f2a@30
     shows which held-out tasks became worse from the first to the last evaluation.
     """
-    comparison = _compared(_of_step(first, where), _of_step(second, where), where)
+    of_steps = _of_step(first, where), _of_step(second, where)
+    runs = [run for run, _ in of_steps]
+    held = [
+        read_store_of(run, where, lambda store, run=run, step=step: _held(store, run, step))
+        for run, step in of_steps
+    ]
+    metrics = [RunMetrics.of(run) for run in runs]
+    both = [
+        [task, fmean(held[0].rewards[task]), fmean(held[1].rewards[task])]
+        for task in held[0].rewards
+        if task in held[1].rewards
+    ]
+    is_of_steps = any(step is not None for _, step in of_steps)
+    steps = [] if is_of_steps else sorted({*metrics[0].rewards, *metrics[1].rewards})
+    comparison = {
+        "runs": [run.run_id if step is None else f"{run.run_id}@{step}" for run, step in of_steps],
+        "options": _differing(*map(_about, runs)),
+        "code": _differing(*({**run.code.versions, **run.code.origin} for run in runs)),
+        "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
+        "totals": _side_by_side(*(_totals(each) for each in held)),
+        "unread": [each.unread or None for each in metrics],
+        # The greatest loss first.
+        "tasks": sorted(both, key=lambda row: row[2] - row[1]),
+    }
     if as_json:
         print_json(comparison)
     else:
@@ -112,37 +135,6 @@ class Held:
     """Task, with its mode -> final rewards of its succeeded rollouts."""
     calls: Counter[str] = field(default_factory=Counter[str])
     """Model calls in the ledger by bin; what the run went back behind does not count."""
-
-
-def _compared(first: OfStep, second: OfStep, where: Where) -> dict[str, Any]:
-    """What differs between two runs, or steps of them, and how both went; JSON values.
-
-    Tasks are in the order of their difference, the greatest loss first.
-    """
-    runs = first[0], second[0]
-    held = [
-        read_store_of(run, where, lambda store, run=run, step=step: _held(store, run, step))
-        for run, step in (first, second)
-    ]
-    metrics = [RunMetrics.of(run) for run in runs]
-    both = [
-        [task, fmean(held[0].rewards[task]), fmean(held[1].rewards[task])]
-        for task in held[0].rewards
-        if task in held[1].rewards
-    ]
-    is_of_steps = first[1] is not None or second[1] is not None
-    steps = [] if is_of_steps else sorted({*metrics[0].rewards, *metrics[1].rewards})
-    return {
-        "runs": [
-            run.run_id if step is None else f"{run.run_id}@{step}" for run, step in (first, second)
-        ],
-        "options": _differing(*map(_about, runs)),
-        "code": _differing(*({**run.code.versions, **run.code.origin} for run in runs)),
-        "rewards": [[step, *(each.rewards.get(step) for each in metrics)] for step in steps],
-        "totals": _side_by_side(*(_totals(each) for each in held)),
-        "unread": [each.unread or None for each in metrics],
-        "tasks": sorted(both, key=lambda row: row[2] - row[1]),
-    }
 
 
 def _print_comparison(found: dict[str, Any]) -> None:

@@ -30,7 +30,15 @@ def command(
     if as_json:
         print_json([span.model_dump(mode="json") for span in spans])
         return
-    depths = _depths(spans)
+    parents = {span.span_id: span.parent_id for span in spans}
+    depths: dict[str, int] = {}
+    """How many of the others are above a span; 0 where they are above each other."""
+    for span_id in parents:
+        above, seen = parents[span_id], {span_id}
+        while above in parents and above not in seen:
+            seen.add(above)
+            above = parents[above]
+        depths[span_id] = 0 if above in seen else len(seen) - 1
     rows = [
         [
             span.sequence_id,
@@ -45,19 +53,6 @@ def command(
     ]
     columns = ["#", "name", "status", "seconds", "span_id", "attempt_id", "parent_id"]
     print_table(columns, rows, cut=True)
-
-
-def _depths(spans: Sequence[Span]) -> dict[str, int]:
-    """Span id -> how many of the others are above it; 0 where they are above each other."""
-    parents = {span.span_id: span.parent_id for span in spans}
-    depths: dict[str, int] = {}
-    for span_id in parents:
-        above, seen = parents[span_id], {span_id}
-        while above in parents and above not in seen:
-            seen.add(above)
-            above = parents[above]
-        depths[span_id] = 0 if above in seen else len(seen) - 1
-    return depths
 
 
 def _seconds(span: Span) -> str:

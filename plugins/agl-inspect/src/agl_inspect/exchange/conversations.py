@@ -195,34 +195,41 @@ def _parts(content: Any) -> Any:
 def trajectories(said: Sequence[Said]) -> Iterator[tuple[dict[str, Any], list[Said]]]:
     """The conversations of a rollout as ATIF's trajectories, each with its calls."""
     for number, (messages, calls) in enumerate(threads(said), start=1):
-        yield _trajectory(messages, calls, number), calls
-
-
-def _trajectory(
-    messages: Sequence[Mapping[str, Any]], calls: Sequence[Said], number: int
-) -> dict[str, Any]:
-    first = calls[0]
-    by_place = {len(one.prompt): one for one in calls}
-    steps: list[dict[str, Any]] = []
-    for place, message in enumerate(messages):
-        if message["role"] in ("tool", "function"):
-            _observe(steps, message)
-            continue
-        step = _step(message, by_place.get(place), place)
-        steps.append({"step_id": len(steps) + 1, **step})
-    agent = {
-        "name": first.call.agent_name or "agent",
-        "version": version("agl-core"),
-        "model_name": first.call.model,
-        "tool_definitions": tools_of(calls),
-    }
-    return {
-        "schema_version": ATIF,
-        "session_id": first.rollout_id,
-        "trajectory_id": f"{first.rollout_id}/{number}",
-        "agent": _known(agent),
-        "steps": steps,
-    }
+        first = calls[0]
+        by_place = {len(one.prompt): one for one in calls}
+        steps: list[dict[str, Any]] = []
+        for place, message in enumerate(messages):
+            if message["role"] in ("tool", "function"):
+                # A tool's answer stands at the step that called it.
+                name = message.get("tool_call_id")
+                called = [(step, call) for step in steps for call in step.get("tool_calls", ())]
+                its = (step for step, call in reversed(called) if call["tool_call_id"] == name)
+                content = _atif_parts(message.get("content"))
+                if (step := next(its, None)) is None:  # nobody called it
+                    name, step = (
+                        None,
+                        {"step_id": len(steps) + 1, "source": "system", "message": ""},
+                    )
+                    steps.append(step)
+                results = step.setdefault("observation", {"results": []})["results"]
+                results.append(_known({"source_call_id": name, "content": content}))
+                continue
+            step = _step(message, by_place.get(place), place)
+            steps.append({"step_id": len(steps) + 1, **step})
+        agent = {
+            "name": first.call.agent_name or "agent",
+            "version": version("agl-core"),
+            "model_name": first.call.model,
+            "tool_definitions": tools_of(calls),
+        }
+        trajectory = {
+            "schema_version": ATIF,
+            "session_id": first.rollout_id,
+            "trajectory_id": f"{first.rollout_id}/{number}",
+            "agent": _known(agent),
+            "steps": steps,
+        }
+        yield trajectory, calls
 
 
 def _step(message: Mapping[str, Any], one: Said | None, place: int) -> dict[str, Any]:
@@ -260,19 +267,6 @@ def _atif_call(call: Mapping[str, Any], default_id: str) -> dict[str, Any]:
         return {**found, "arguments": arguments}
     # ATIF takes objects only; what the model wrote is kept beside it.
     return {**found, "arguments": {}, "extra": {"arguments": given}}
-
-
-def _observe(steps: list[dict[str, Any]], message: Mapping[str, Any]) -> None:
-    """Put a tool's answer to the step that called it."""
-    name = message.get("tool_call_id")
-    called = [(step, call) for step in steps for call in step.get("tool_calls", ())]
-    step = next((step for step, call in reversed(called) if call["tool_call_id"] == name), None)
-    content = _atif_parts(message.get("content"))
-    result = {"source_call_id": name if step else None, "content": content}
-    if step is None:  # nobody called it
-        step = {"step_id": len(steps) + 1, "source": "system", "message": ""}
-        steps.append(step)
-    step.setdefault("observation", {"results": []})["results"].append(_known(result))
 
 
 def _atif_parts(content: Any) -> Any:

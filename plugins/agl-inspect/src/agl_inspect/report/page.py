@@ -76,6 +76,17 @@ def page(facts: RunFacts) -> str:
         (title, svg_curve([*metrics.series[name].items()], [], title=title, key=(name, "")))
         for name, title in metrics.drawn()
     ]
+    about = {
+        "folder": result.folder,
+        "store": facts.store_path and near(facts.store_path),
+        "best checkpoint": facts.best_checkpoint and near(facts.best_checkpoint),
+        "newest checkpoint": facts.checkpoint and near(facts.checkpoint),
+        "rollouts": counts_text(result.rollouts or {}),
+        "tokens": tokens_text(facts),
+    }
+    if facts.run is not None:
+        about |= {"seed": facts.run.seed, **facts.run.code.origin}
+        about |= {f"{name} tasks": each.num_tasks for name, each in facts.run.datasets.items()}
     templates = Environment(
         loader=PackageLoader("agl_inspect.report", "."),
         autoescape=True,  # what stands in it is text that a browser takes for nothing else
@@ -103,7 +114,7 @@ def page(facts: RunFacts) -> str:
         ],
         bias=bias_text(facts),
         plots=[(title, Markup(plot)) for title, plot in plots if plot],
-        about=_about(facts),
+        about=[(name, value) for name, value in about.items() if value not in (None, "")],
         commands=next_commands(facts),
     )
 
@@ -130,19 +141,3 @@ def _figures(facts: RunFacts) -> Iterator[tuple[str, str]]:
         yield (took_text(facts), times_text(facts) or "time")
     if (sampled := facts.metrics.total("tokens/sampled")) is not None:
         yield (f"{sampled:,.0f}", "tokens sampled")
-
-
-def _about(facts: RunFacts) -> list[tuple[str, object]]:
-    result = facts.result
-    known = {
-        "folder": result.folder,
-        "store": facts.store_path and near(facts.store_path),
-        "best checkpoint": facts.best_checkpoint and near(facts.best_checkpoint),
-        "newest checkpoint": facts.checkpoint and near(facts.checkpoint),
-        "rollouts": counts_text(result.rollouts or {}),
-        "tokens": tokens_text(facts),
-    }
-    if facts.run is not None:
-        known |= {"seed": facts.run.seed, **facts.run.code.origin}
-        known |= {f"{name} tasks": each.num_tasks for name, each in facts.run.datasets.items()}
-    return [(name, value) for name, value in known.items() if value not in (None, "")]

@@ -143,7 +143,14 @@ async def run_facts(
         result = known_of(*known) if is_quick else await result_of(store, *known)
     metrics = RunMetrics.read(result.folder, result)
     findings, lost = ([], "") if result.folder is None else Finding.read(result.folder)
-    held_out = _held_out(metrics)
+    series = metrics.series
+    counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or {})
+    for step in series.get("val/reward/seed", {}):
+        counts.setdefault(0, counts.get(step, 0))
+    held_out = [
+        HeldOut(step, reward, int(counts[step]) if step in counts else None)
+        for step, reward in metrics.val_rewards.items()
+    ]
     calls = _said_calls(result.folder)
     if not calls and not is_quick:
         with suppress(NotSupportedError):  # a store of 0.3
@@ -169,17 +176,6 @@ async def run_facts(
         **_checkpoints(result, held_out),
         store_path=getattr(innermost(store), "path", None),
     )
-
-
-def _held_out(metrics: RunMetrics) -> list[HeldOut]:
-    series = metrics.series
-    counts = dict(series.get("val/rollouts/succeeded") or series.get("val/tasks") or {})
-    for step in series.get("val/reward/seed", {}):
-        counts.setdefault(0, counts.get(step, 0))
-    return [
-        HeldOut(step, reward, int(counts[step]) if step in counts else None)
-        for step, reward in metrics.val_rewards.items()
-    ]
 
 
 def _said_calls(folder: Path | None) -> Sums:

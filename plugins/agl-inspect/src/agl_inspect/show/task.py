@@ -8,7 +8,7 @@ from typing import Any
 from agl.cli.shared import table_text
 from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, Rollout, Span
+from agl.types import AttemptedRollout
 from agl.utils.text import printable
 from agl_inspect.figures import mean, rounded
 from agl_inspect.show.id_lookup import reading_of, task_id
@@ -99,28 +99,24 @@ async def show_task(store: LightningStore, task: Any) -> ShownTask:
     }
     for rollout in rollouts:
         spans = list(await store.query_spans(rollout.rollout_id, "latest"))
-        lines.append(_line(rollout, spans, advantages.get(rollout.rollout_id)))
+        error = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
+        given = FinalReward.of(rollout.status, find_final_reward(spans))
+        end = rollout.end_time
+        line = Line(
+            *(rollout.rollout_id, rollout.status, rollout.mode),
+            step=(rollout.metadata or {}).get("step"),
+            reward=given.reward,
+            reward_on_the_way=given.on_the_way,
+            advantage=advantages.get(rollout.rollout_id),
+            seconds=None if end is None else end - rollout.start_time,
+            problem=failure_text(error),
+        )
+        lines.append(line)
         calls = [record.call for record in recorded_parts(spans)]
         calls.sort(key=lambda call: (call.sequence_id, call.choice or 0))
         conversations.append(turns(calls))
     looked_at = " and ".join(reading.looked_at)
     return ShownTask(task_id(task), task, lines, len(ids), conversations, looked_at)
-
-
-def _line(rollout: Rollout, spans: list[Span], advantage: float | None) -> Line:
-    error = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
-    given = FinalReward.of(rollout.status, find_final_reward(spans))
-    return Line(
-        rollout.rollout_id,
-        rollout.status,
-        rollout.mode,
-        (rollout.metadata or {}).get("step"),
-        given.reward,
-        given.on_the_way,
-        advantage,
-        None if rollout.end_time is None else rollout.end_time - rollout.start_time,
-        failure_text(error),
-    )
 
 
 def task_lines(shown: ShownTask, *, full: bool = False) -> Iterator[str]:

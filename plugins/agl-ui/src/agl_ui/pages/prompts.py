@@ -57,6 +57,10 @@ async def write(request: Request, sources: DataSources) -> Page:
     split = given.get("split", "search")
     if split not in SPLITS:
         raise HTTPException(400, f"split={split[:50]!r}: expected {' or '.join(SPLITS)}")
+    mine, theirs = (
+        {each.position: each for each in side.ended(split)[:MOST_SHOWN]}
+        for side in (candidate, against)
+    )
     rounds = {n: one.get("leader_mean") for n, one in sorted(run.rounds.items())}
     values |= {
         "run": run,
@@ -68,7 +72,11 @@ async def write(request: Request, sources: DataSources) -> Page:
         "changes": await run_in_threadpool(_changes, against, candidate),
         "split": split,
         "splits": SPLITS,
-        "scores": _scores(candidate, against, split),
+        # By position; the two ran the same beginning of one stream of tasks.
+        "scores": [
+            Scored((mine.get(at) or theirs[at]).task, at, mine.get(at), theirs.get(at))
+            for at in sorted({*mine, *theirs})
+        ],
         "most": MOST_SHOWN,
         "chosen": {"run": run.key, "candidate": candidate.name, "against": against.name},
     }
@@ -85,14 +93,3 @@ def _chosen(run: PromptRun, name: str | None, default: str) -> Candidate:
 def _changes(old: Candidate, new: Candidate) -> dict[str, list[Piece]]:
     names = dict.fromkeys([*old.texts, *new.texts])
     return {name: differences(old.texts.get(name, ""), new.texts.get(name, "")) for name in names}
-
-
-def _scores(one: Candidate, other: Candidate, split: str) -> list[Scored]:
-    """By position, what both got; the two ran the same beginning of one stream of tasks."""
-    mine, theirs = (
-        {each.position: each for each in side.ended(split)[:MOST_SHOWN]} for side in (one, other)
-    )
-    return [
-        Scored((mine.get(at) or theirs[at]).task, at, mine.get(at), theirs.get(at))
-        for at in sorted({*mine, *theirs})
-    ]

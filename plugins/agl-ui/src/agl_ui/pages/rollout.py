@@ -223,7 +223,12 @@ async def raw(request: Request, sources: DataSources) -> Page:
     call_id, which = given.get("call", ""), given.get("message", "")
     read = Part(0, 1)
     shown = await show(source.store, rollout_id, whole_number(request, "attempt"), read=read)
-    call = await _call(source, shown, call_id)
+    calls = list(shown.chain.calls.values())
+    if call_id and not shown.chain.trace.is_whole:
+        span_id = call_id.partition("#")[0]  # of several answers each has a number
+        spans = await source.store.query_spans(shown.rollout.rollout_id, span_id=span_id)
+        calls = [record.call for record in recorded_parts(spans)]
+    call = next((one for one in calls if one.call_id == call_id), None)
     image = whole_number(request, "image")
     if image is not None:
         answer = await asyncio.to_thread(_image, shown, call, which, image)
@@ -232,17 +237,6 @@ async def raw(request: Request, sources: DataSources) -> Page:
         answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
     answer.headers["Content-Security-Policy"] = SANDBOX
     return Page("", {}, answer=answer)
-
-
-async def _call(source: DataSource, shown: Shown, call_id: str) -> ModelCall | None:
-    """A call by its id; of a long trace by its span, wherever that is."""
-    if shown.chain.trace.is_whole or not call_id:
-        calls = list(shown.chain.calls.values())
-    else:
-        span_id = call_id.partition("#")[0]  # of several answers each has a number
-        spans = await source.store.query_spans(shown.rollout.rollout_id, span_id=span_id)
-        calls = [record.call for record in recorded_parts(spans)]
-    return next((one for one in calls if one.call_id == call_id), None)
 
 
 def _image(shown: Shown, call: ModelCall | None, which: str, number: int) -> Response:

@@ -50,18 +50,15 @@ async def rows(sources: DataSources) -> tuple[list[Row], list[tuple[DataSource, 
         if not runs:
             others.append((source, ""))
         for run in runs:
-            found.append(await _row(source, run, len(runs) == 1))
+            metrics = await run_in_threadpool(RunMetrics.of, run)
+            has_curve = metrics.rewards or metrics.val_rewards
+            is_only = len(runs) == 1
+            mean = None if has_curve else await mean_reward(source, run.run_id, is_only)
+            series = [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)]
+            spark = chart("reward", series, width=200.0, height=66.0)
+            found.append(Row(source, run, shown_status(run), metrics, mean, spark))
     found.sort(key=lambda row: row.run.create_time, reverse=True)
     return found, others
-
-
-async def _row(source: DataSource, run: Run, is_only_run: bool) -> Row:
-    metrics = await run_in_threadpool(RunMetrics.of, run)
-    has_curve = metrics.rewards or metrics.val_rewards
-    mean = None if has_curve else await mean_reward(source, run.run_id, is_only_run)
-    series = [("held-out", "val", metrics.val_rewards), ("train", "train", metrics.rewards)]
-    spark = chart("reward", series, width=200.0, height=66.0)
-    return Row(source, run, shown_status(run), metrics, mean, spark)
 
 
 async def write(request: Request, sources: DataSources) -> Page:

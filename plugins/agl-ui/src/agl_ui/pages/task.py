@@ -136,23 +136,17 @@ async def _siblings(source: DataSource, rollout: Rollout) -> list[Rollout]:
     if ids is not None:
         found = await source.store.query_rollouts(rollout_id_in=[*ids, rollout.rollout_id])
         return sorted(found, key=lambda one: number_of(one.rollout_id))
-    before, after = await _near(source, rollout.rollout_id)
+    asked = (
+        page_behind(source.store, rollout.rollout_id, None, sort_order=one, limit=AROUND)
+        for one in ("desc", "asc")
+    )
+    before, after = await asyncio.gather(*asked)
 
     def same(near: Sequence[Rollout]) -> list[Rollout]:
         of_it = (one for one in near if one.input == rollout.input and one.mode == rollout.mode)
         return list(islice(of_it, MOST // 2))
 
     return [*reversed(same(before)), rollout, *same(after)]
-
-
-async def _near(source: DataSource, rollout_id: str) -> tuple[Sequence[Rollout], Sequence[Rollout]]:
-    """Those before it and those after it, the nearest first."""
-    orders = "desc", "asc"
-    asked = (
-        page_behind(source.store, rollout_id, None, sort_order=one, limit=AROUND) for one in orders
-    )
-    before, after = await asyncio.gather(*asked)
-    return before.items, after.items
 
 
 def _step_of(rollout: Rollout) -> int | None:
