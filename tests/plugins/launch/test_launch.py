@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -15,13 +16,10 @@ from tests.waiting import free_port
 from agl_runs.local_runs import runs_here
 
 SYSTEMS = ("--slurm", "--k8s", "--skypilot")
-OPTIONS = {
-    "few": (),
-    "many": (
-        *("--name", "My Run", "--machines", "3", "--cpus", "8", "--memory", "64"),
-        *("--gpus", "H100:2", "--grace", "60", "--hours", "12"),
-    ),
-}
+RAY = "strategy={type: ray, address: auto, resources: {cpu: 0.5, gpu: 0.25}}"
+README = Path(__file__).parents[3] / "plugins/agl-launch/README.md"
+MANY = ("--name", "My Run", "--machines", "3", "--cpus", "8", "--memory", "64")
+OPTIONS = {"few": (), "many": (*MANY, "--gpus", "2", "--grace", "60")}
 
 
 @pytest.fixture
@@ -80,12 +78,91 @@ def test_ray_job_has_pods_that_kubernetes_takes(agl, file, options):
     assert "agl run agl.yaml 'strategy={type: ray}' run_dir=/runs/" in command["data"]["run.sh"]
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_bash_takes_the_script(agl, file, options):
+@pytest.mark.parametrize("gpus", [(), ("--gpus", "H100:2")], ids=["few", "many"])
+def test_bash_takes_the_script(agl, file, gpus):
+    options = (*MANY, "--hours", "12", *gpus) if gpus else ()
     succeeds(agl, "launch", "--slurm", "agl.yaml", *options, "-o", "run.sh")
     assert subprocess.run(["bash", "-n", "run.sh"]).returncode == 0
     lines = re.findall("^#SBATCH --gpus-per-node=(.*)$", Path("run.sh").read_text(), re.M)
-    assert lines == (["H100:2"] if options else [])
+    assert lines == (["H100:2"] if gpus else [])
+
+
+def test_readme_has_commands_that_work(agl, file):
+    lines = re.findall("^agl (launch .*?)(?: &&.*)?$", README.read_text(), re.M)
+    assert len(lines) == 3
+    for line in lines:
+        succeeds(agl, *shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    ("system", "overrides"),
+    [*((one, ()) for one in SYSTEMS), ("--k8s", (RAY, "--gpus", "1"))],
+    ids=[*SYSTEMS, "ray"],
+)
+def test_option_is_in_the_file_or_refused(agl, file, system, overrides):
+    gpus = "H100:2" if system == "--skypilot" else "2"
+    options = {"name": "other", "machines": "3", "cpus": "8", "memory": "64", "gpus": gpus}
+    options |= {"grace": "60", "hours": "12", "image": "other"}
+    call = ("launch", system, "agl.yaml", *overrides)
+    plain = succeeds(agl, *call).out
+    for name, value in options.items():
+        result = agl(*call, f"--{name}", value)
+        is_refused = result.code == 2 and f"--{name} is for" in result.err
+        assert is_refused or (result.code == 0 and result.out != plain), (name, result.err)
+
+
+def test_workers_of_ray_have_the_gpus_that_runners_take(agl, file):
+    for strategy, gpus in ((RAY, 1), ("strategy={type: ray}", 0)):
+        _, job, _ = launched(agl, "--k8s", strategy, "--gpus", "1")
+        (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == gpus
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "agent=nomodule:x",
+        "algorithm={type: gpro}",
+        "algorithm.nonsense=1",
+        "algorithm={type: baseline, n_epochs: -1}",
+        "runners=0",
+        "store=mem0ry",
+        "strategy={type: cs, bogus: 1}",
+        "train=none.jsonl",
+    ],
+)
+def test_what_run_refuses_is_refused_unless_it_is_not_checked(agl, file, wrong):
+    said = agl("config", "agl.yaml", wrong)
+    assert said.code == 2
+    result = agl("launch", "--k8s", "agl.yaml", wrong)
+    note, _, reason = result.err.partition("\n")
+    assert (result.code, result.out, reason) == (2, "", said.err)
+    assert "--no-check writes the file" in note
+    unchecked = succeeds(agl, "launch", "--k8s", "--no-check", "agl.yaml", wrong).out
+    assert shlex.join(["agl", "run", "agl.yaml", wrong]) in unchecked
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    ("store", "goes"),
+    [
+        ("memory", SYSTEMS),
+        ("{type: memory}", SYSTEMS),
+        ("{type: sqlite, path: my.db}", ("--k8s", "--skypilot")),
+        ("{type: postgres, path: mine}", ("--k8s", "--skypilot")),
+        ("{type: sqlite, path: /runs/my.db}", ()),
+        ("{type: sqlite}", ()),
+        ("postgres", ()),
+        ("postgresql://here/agl", ()),
+    ],
+)
+def test_store_that_goes_with_its_machine_is_refused(agl, file, system, store, goes):
+    call = ("launch", system, "agl.yaml", f"store={store}")
+    if system in goes:
+        refuses(agl, "agl.yaml: store ends with", *call)
+    else:
+        succeeds(agl, *call)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -104,7 +181,15 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
         ("say for what", ["agl.yaml"]),
         ("agl.yaml: strategy is 'shm'. Expected 'cs'", ["--k8s", "agl.yaml", "strategy=shm"]),
         ("strategy is 'ray'", ["--slurm", "agl.yaml", "strategy.type=ray"]),
-        ("strategy.role: each machine gets", ["--slurm", "agl.yaml", "strategy.role=both"]),
+        ("strategy.role: the launched file", ["--slurm", "agl.yaml", "strategy.role=both"]),
+        ("one of --slurm, --k8s and", ["--k8s", "--slurm", "agl.yaml"]),
+        ("--gpus 1, and write a nodeSelector", ["--k8s", "agl.yaml", "--gpus", "a100:1"]),
+        ("address: the launched", ["--k8s", "agl.yaml", "strategy={type: ray, address: local}"]),
+        ("address: the", ["--k8s", "agl.yaml", "strategy={type: ray, address: 'ray://o:1'}"]),
+        ("server_host: the", ["--k8s", "agl.yaml", "strategy={type: ray, server_host: 127.0.0.1}"]),
+        ("resources.gpu: an actor takes 1, a worker of the file has 0", ["--k8s", "agl.yaml", RAY.replace("0.25", "1")]),
+        ("resources.cpu: an", ["--k8s", "agl.yaml", "strategy={type: ray, resources: {cpu: 5}}"]),
+        ("resources.mine: an", ["--k8s", "agl.yaml", "strategy={type: ray, resources: {mine: 1}}"]),
         ("algorithm.api_key: a secret would", ["--k8s", "agl.yaml", "algorithm.api_key=abc"]),
         ("store is another server's", ["--k8s", "agl.yaml", "store=http://a:1"]),
         ("unknown key", ["--k8s", "agl.yaml", "nope=1"]),

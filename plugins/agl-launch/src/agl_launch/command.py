@@ -4,19 +4,23 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
+
+SYSTEMS = ("slurm", "k8s", "skypilot")
+ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
+"""Option -> the systems whose files have a place for it; other options are for all."""
 
 
 @click.command("launch")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[FILE|KEY=VALUE]...")
-@click.option("--slurm", "system", flag_value="slurm", help="Write a batch script for sbatch.")
+@click.option("--slurm", is_flag=True, help="Write a batch script for sbatch.")
 @click.option(
     "--k8s",
-    "system",
-    flag_value="kubernetes",
+    is_flag=True,
     help="Write Jobs for kubectl apply, or a RayJob for KubeRay where the strategy is ray.",
 )
-@click.option("--skypilot", "system", flag_value="skypilot", help="Write a task for sky launch.")
+@click.option("--skypilot", is_flag=True, help="Write a task for sky launch.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write it here, not on standard output."
 )
@@ -37,8 +41,8 @@ import click
     default="0",
     show_default=True,
     metavar="[TYPE:]NUMBER",
-    help="For the algorithm; under Slurm and SkyPilot machines are equal, so each gets them. "
-    "SkyPilot needs the type, as H100:1.",
+    help="For the algorithm; under Slurm and SkyPilot machines are equal, so each gets them; "
+    "workers of Ray do if `strategy.resources` has `gpu`. SkyPilot needs the type, as H100:1.",
 )
 @click.option(
     "--hours",
@@ -57,10 +61,17 @@ import click
 @click.option(
     "--image", default="agl-runner:latest", show_default=True, help="For Kubernetes: with /project."
 )
+@click.option(
+    "--check/--no-check",
+    default=True,
+    show_default=True,
+    help="Refuse what agl run would refuse here; not if modules or data are only where it runs.",
+)
+@click.pass_context
 def command(
+    context: click.Context,
     file: Path,
     overrides: tuple[str, ...],
-    system: str | None,
     output: Path | None,
     **options: Any,
 ) -> None:
@@ -72,8 +83,15 @@ def command(
     from agl.cli.shared import note
     from agl_launch.render import render, write
 
-    if system is None:
-        raise click.UsageError("say for what: --slurm, --k8s or --skypilot")
+    chosen = [one for one in SYSTEMS if options.pop(one)]
+    if len(chosen) != 1:
+        raise click.UsageError("say for what: one of --slurm, --k8s and --skypilot")
+    (system,) = chosen
+    for name, systems in ONLY_FOR.items():
+        is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if is_given and system not in systems:
+            used = " and ".join(f"--{one}" for one in systems)
+            raise click.UsageError(f"--{name} is for {used}; leave it out with --{system}")
     text = render(system, file, overrides, options)
     if output is None:
         click.echo(text, nl=False)

@@ -8,19 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl.errors import ConfigError
-from agl_runs.config.file import ConfigFile, load_config
+from agl.cli.shared import note
+from agl.errors import AglError, ConfigError
+from agl_runs.config.file import ConfigFile, check_config, load_config
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.secrets import redact
+from agl_runs.training import new_run
 
 TEMPLATES = {
     "slurm": "slurm.sh",
-    "kubernetes": "kubernetes.yaml",
+    "k8s": "kubernetes.yaml",
     "skypilot": "skypilot.yaml",
     "ray": "rayjob.yaml",
 }
-SET_BY_THE_LAUNCHER = ("role", "server_host", "server_port", "token")
-"""Options of strategy ``cs``, which go before the environment that a launched process has."""
+SET_BY_THE_LAUNCHER = {
+    "cs": ("role", "server_host", "server_port", "token"),
+    "ray": ("address", "server_host"),
+}
+"""Strategy -> its options that would go before what a launched process gets from its cluster."""
 OWN_RUN_DIR = 'run_dir="agl-runs/slurm-$SLURM_JOB_ID"'
 WRITTEN_BY_US = "written by agl launch"
 """In the first lines of each template."""
@@ -36,17 +41,18 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     """The text of the file that starts a run.
 
     Args:
-        system: ``slurm``, ``kubernetes`` or ``skypilot``.
+        system: ``slurm``, ``k8s`` or ``skypilot``.
         path: The run's configuration.
         overrides: As for ``agl run``; they become part of the command in the file.
         options: Those of ``agl launch``.
 
     Raises:
-        ConfigError: The configuration cannot be read, or cannot be launched so; or a secret would
-            stand in the file.
+        AglError: ``agl run`` would refuse the configuration.
+        ConfigError: It cannot be launched so; or a secret would stand in the file.
     """
     file = load_config(path, overrides)
-    kind = _check_strategy(file, system)
+    strategy = _strategy_options(file, system)
+    kind = strategy["type"]
     for override in overrides:
         key, _, text = override.partition("=")
         value = parse_yaml(text, key)
@@ -64,20 +70,35 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     if not well_formed or (system == "skypilot" and gpus != "0" and not gpu_type):
         expected = "TYPE:NUMBER, as H100:1" if system == "skypilot" else "a number, or TYPE:NUMBER"
         raise ConfigError(f"agl launch: --gpus {options['gpus']!r}: expected {expected}")
+    if system == "k8s" and gpu_type:
+        raise ConfigError(
+            f"agl launch: --gpus {options['gpus']!r}: Kubernetes knows the type of a GPU by labels "
+            f"of your nodes. Give --gpus {gpus}, and write a nodeSelector into the file"
+        )
     if system == "slurm" and not options["hours"] * 3600 > options["grace"] + 60:  # nor NaN
         raise ConfigError(
             f"agl launch: --hours {options['hours']:g} is too short for --grace "
             f"{options['grace']}: Slurm may send the signal a minute early, so the job would do "
             "nothing but queue again. Give more hours, or less grace"
         )
-    store = file.config.store
-    store = str(store.get("type") if isinstance(store, dict) else store)
+    spec = file.config.store
+    store, place = (spec.get("type"), spec.get("path")) if isinstance(spec, dict) else (spec, None)
+    store = str(store)
+    goes_with_pod = place is not None and not str(place).startswith("/runs/")
+    if store == "memory" or (goes_with_pod and system != "slurm"):
+        raise ConfigError(
+            f"agl launch: {file.where('store')} ends with its process or machine, so that a job "
+            "which starts again could not go on with its run. Leave it out: it is then a file in "
+            "the run's folder"
+        )
     is_served = store != "client" and not store.startswith("http")
     if not is_served and system != "slurm":
         raise ConfigError(
             f"agl launch: {file.where('store')} is another server's, which does not tell runners "
             "that the run has ended. Leave it out, or give postgresql://..., which the run serves"
         )
+    if options["check"]:
+        _check(file, kind, options)
     name = re.sub(r"[^a-z0-9]+", "-", (options["name"] or path.resolve().parent.name).lower())
     name = re.sub(r"^-*(?=[0-9]|$)", "agl-", name).strip("-")[:40].strip("-")
     said = re.findall(r"(?<!\$)\$\{(\w+)\}", f"{file.values}")
@@ -99,6 +120,7 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
         half=options["grace"] // 2,
         quarter=options["grace"] // 4,
         gpus=gpus,
+        gpus_of_worker=gpus if (strategy.get("resources") or {}).get("gpu") else 0,
         gpu_line=f"#SBATCH --gpus-per-node={options['gpus']}\n" if gpus != "0" else "",
         accelerators=options["gpus"] if gpus != "0" else "null",
         managed=int(is_served),
@@ -108,27 +130,49 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     )
 
 
-def _check_strategy(file: ConfigFile, system: str) -> str:
-    """The strategy's name.
+def _strategy_options(file: ConfigFile, system: str) -> dict[str, Any]:
+    """The strategy's type and options.
 
     Raises:
         ConfigError: What the launcher would start does not fit the strategy.
     """
     spec = file.config.strategy
-    options: dict[str, Any] = spec if isinstance(spec, dict) else {"type": spec}
-    kind = options.get("type", "cs")
-    if kind != "cs" and (kind, system) != ("ray", "kubernetes"):
+    options = {"type": "cs", **(spec if isinstance(spec, dict) else {"type": spec})}
+    kind = options["type"]
+    if kind != "cs" and (kind, system) != ("ray", "k8s"):
         raise ConfigError(
             f"agl launch: {file.where('strategy')} is {kind!r}. Expected 'cs', whose algorithm and "
             "runners are processes of several machines; or 'ray' with --k8s"
         )
-    given = [one for one in SET_BY_THE_LAUNCHER if kind == "cs" and one in options]
-    if given:
-        raise ConfigError(
-            f"agl launch: {file.where('strategy', given[0])}: each machine gets its own from the "
-            "launched file, by a variable AGL_*. Leave it out"
-        )
-    return kind
+    for one in SET_BY_THE_LAUNCHER[kind]:
+        if options.get(one) not in (None, "auto"):
+            raise ConfigError(
+                f"agl launch: {file.where('strategy', one)}: the launched file has its own for "
+                "each process. Leave it out"
+            )
+    return options
+
+
+def _check(file: ConfigFile, kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse what ``agl run`` refuses, and runners of Ray that fit on no worker of the file."""
+    try:
+        run_dir = new_run(file.config).folder or Path()
+        strategy = check_config(file, run_dir=run_dir).build()["strategy"]
+    except AglError:
+        note("--no-check writes the file unchecked, as when a module is only in the image")
+        raise
+    if kind != "ray":
+        return
+    gpus = int(options["gpus"])
+    room = {"cpu": options["cpus"], "memory": options["memory"] * 2**30, "gpu": gpus}
+    for name, amount in strategy.resources.items():
+        needed = amount * strategy.runners_per_actor
+        if needed > room.get(name, 0):
+            raise ConfigError(
+                f"agl launch: {file.where('strategy', 'resources', name)}: an actor takes "
+                f"{needed:g}, a worker of the file has {room.get(name, 0)}. Give more --cpus, "
+                "--memory or --gpus; or --no-check, and change the workers in the file"
+            )
 
 
 def write(text: str, output: Path) -> None:
