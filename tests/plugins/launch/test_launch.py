@@ -187,7 +187,10 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
         ("address: the launched", ["--k8s", "agl.yaml", "strategy={type: ray, address: local}"]),
         ("address: the", ["--k8s", "agl.yaml", "strategy={type: ray, address: 'ray://o:1'}"]),
         ("server_host: the", ["--k8s", "agl.yaml", "strategy={type: ray, server_host: 127.0.0.1}"]),
-        ("resources.gpu: an actor takes 1, a worker of the file has 0", ["--k8s", "agl.yaml", RAY.replace("0.25", "1")]),
+        (
+            "resources.gpu: an actor takes 1, a worker of the file has 0",
+            ["--k8s", "agl.yaml", RAY.replace("0.25", "1")],
+        ),
         ("resources.cpu: an", ["--k8s", "agl.yaml", "strategy={type: ray, resources: {cpu: 5}}"]),
         ("resources.mine: an", ["--k8s", "agl.yaml", "strategy={type: ray, resources: {mine: 1}}"]),
         ("algorithm.api_key: a secret would", ["--k8s", "agl.yaml", "algorithm.api_key=abc"]),
