@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
@@ -14,11 +13,10 @@ from starlette.routing import BaseRoute, Route
 from agentlightning._v01.reports import FAILED, report_of, report_spans
 from agentlightning.types.core import GenericResponse, Mode, RolloutLegacy, Task, TaskIfAny
 from agl import InMemoryLightningStore, LightningStore, NamedResources, ProxyLLM, ResourcesUpdate
-from agl.algorithm.adapter import Triplet
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import AglError, ConfigError, StoreError
 from agl.store.rules import ENDED
-from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig, Span
+from agl.types import AttemptedRollout, Failure, Rollout, RolloutConfig
 from agl_gateway.client import HttpGatewayClient
 from agl_http.addresses import is_loopback
 from agl_http.server import ServerThread
@@ -278,8 +276,10 @@ class AgentLightningServer:
 
     async def _report(self, rollout: Rollout) -> RolloutLegacy:
         self._asked_for.pop(rollout.rollout_id, None)
+        from agl import TracerTraceToTriplet
+
         spans = await self.store.query_spans(rollout.rollout_id, "latest")
-        return report_of(rollout, spans, _triplets)
+        return report_of(rollout, spans, TracerTraceToTriplet().adapt)
 
 
 class TaskRoutes:
@@ -338,12 +338,6 @@ class _Proxies:
 
 def _behind_proxies(resources: NamedResources) -> dict[str, ProxyLLM]:
     return {name: one for name, one in resources.items() if isinstance(one, ProxyLLM)}
-
-
-def _triplets(spans: Sequence[Span]) -> list[Triplet]:
-    from agl import TracerTraceToTriplet
-
-    return TracerTraceToTriplet().adapt(spans)
 
 
 def _found(record: Any, problem: str) -> Any:

@@ -111,7 +111,10 @@ class Attempts:
             raise _ended(rollout_id, attempt_id, f"its status is {status!r}")
         found = self._open.setdefault(key, OpenAttempt())
         found.known_until = time.monotonic() + LOOK_AGAIN_SECONDS
-        self._forget_idle()
+        if len(self._open) > MAX_KNOWN:
+            idle = [key for key, attempt in self._open.items() if not attempt.calls]
+            for key in idle[: len(self._open) - MAX_KNOWN]:
+                del self._open[key]
         return found
 
     async def end(self, rollout_id: str, attempt_id: str) -> None:
@@ -130,12 +133,6 @@ class Attempts:
         self._ended[key] = None
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
-
-    def _forget_idle(self) -> None:
-        if len(self._open) > MAX_KNOWN:
-            idle = [key for key, attempt in self._open.items() if not attempt.calls]
-            for key in idle[: len(self._open) - MAX_KNOWN]:
-                del self._open[key]
 
 
 def _ended(rollout_id: str, attempt_id: str, why: str) -> RefusedError:

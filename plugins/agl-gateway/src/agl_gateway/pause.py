@@ -60,13 +60,10 @@ class PauseControl:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _is_paused(self, model: str) -> bool:
-        return None in self._paused or model in self._paused
-
     async def _wait_for_resume(self, model: str) -> None:
         try:
             async with asyncio.timeout(self._max_pause_seconds):
-                while self._is_paused(model):
+                while {None, model} & self._paused.keys():
                     if self._paused.get(model) or self._paused.get(None):
                         raise self._refused(model, "its weights are being replaced")
                     await self._changed.wait()

@@ -186,7 +186,11 @@ class CallRecord:
             Key.INPUT_MESSAGES: _json(request.messages) or _prompt(request.prompt),
             Key.PROMPT_DIGEST: _digest(request.prompt),
             Key.TOOL_DEFINITIONS: _json(request.tools) or _json(request.functions),
-            **{key: _number(getattr(request, name)) for name, key in _SAMPLING.items()},
+            **{
+                key: value
+                for name, key in _SAMPLING.items()
+                if isinstance(value := getattr(request, name), int | float)
+            },
             "gen_ai.output.type": "json" if request.is_constrained else None,
             Key.STATUS_CODE: self.status_code,
             Key.LATENCY: end_time - self.start_time,
@@ -287,10 +291,6 @@ def _prompt(raw: Raw) -> str | None:
 def _digest(raw: Raw) -> str | None:
     """Of a prompt that is no text."""
     return sha256(raw).hexdigest()[:32] if bytes(raw)[:1] == b"[" else None
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) else None
 
 
 def _context(trace_id: str, span_id: str) -> dict[str, Any]:

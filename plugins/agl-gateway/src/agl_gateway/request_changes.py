@@ -66,7 +66,8 @@ def force_parameters(
     for name, value in values.items():
         if name in fields:
             wish = msgspec.json.decode(fields.pop(name))
-            if wish is not None and wish != value and (value is not None or _changes(name, wish)):
+            asks = wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
+            if wish is not None and wish != value and (value is not None or asks):
                 asked[name] = wish
         if value is not None:
             fields[name] = Raw(dumps(value))
@@ -83,10 +84,6 @@ def limit_tokens(exchange: Exchange, max_tokens: int) -> None:
         fields.pop(name, None)
     fields["max_tokens"] = Raw(dumps(max_tokens))
     exchange.request = dumps(fields)
-
-
-def _changes(name: str, wish: Any) -> bool:
-    return wish not in NEUTRAL[name] if name in NEUTRAL else bool(wish)
 
 
 class _Message(msgspec.Struct):

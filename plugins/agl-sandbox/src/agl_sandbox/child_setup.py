@@ -68,7 +68,9 @@ def main(descriptor: int) -> NoReturn:
             _mount(setup["own_folders"], payload["hosts"], disk_mb, payload["uid"])
         _limit(setup["limits"])
         _change_user(payload["uid"])
-        _settle(payload["folder"])
+        os.umask(0o077)
+        os.environ.update(HOME=payload["folder"], TMPDIR=payload["folder"])
+        os.chdir(payload["folder"])
         if "probe" in payload:
             return probe.try_all(payload["probe"])
         return run_attempt(agent, tracer, payload["attempt"], ask)
@@ -196,13 +198,6 @@ def _change_user(uid: int | None) -> None:
     syscalls.forbid()
     linux.let_itself_be_read()
     die_with_parent()  # which a change of user takes back
-
-
-def _settle(folder: str) -> None:
-    """Go to the attempt's own folder."""
-    os.umask(0o077)
-    os.environ.update(HOME=folder, TMPDIR=folder)
-    os.chdir(folder)
 
 
 # --- in a container

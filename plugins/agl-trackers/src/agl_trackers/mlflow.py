@@ -51,7 +51,7 @@ class MLflow(Tracker):
         experiment = found.experiment_id if found else self._new_experiment()
         same = f"tags.`{RUN_TAG}` = '{about.run_id}'"
         runs = self._client.search_runs([experiment], same, max_results=1)
-        config = _plain(about.config)
+        config = json.loads(json.dumps(about.config, default=str))  # what JSON can hold
         if runs:
             self._run_id: str = runs[0].info.run_id
             self._client.update_run(self._run_id, status="RUNNING")
@@ -118,11 +118,6 @@ class MLflow(Tracker):
 def _key(text: str) -> str:
     """What names of metrics and files may consist of."""
     return re.sub(r"[^\w.\- /]", "_", text)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold."""
-    return json.loads(json.dumps(value, default=str))
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

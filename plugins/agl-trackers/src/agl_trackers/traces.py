@@ -145,7 +145,9 @@ def _attributes(
     }
     call = calls.get(span.span_id)
     if call is not None:
-        same = [one for one in spans if one.span_id != span.span_id and _is_same(one, call)]
+        others = [one for one in spans if one.span_id != span.span_id and call.response_id]
+        key = Key.RESPONSE_ID.value
+        same = [one for one in others if one.attributes.get(key) == call.response_id]
         try:
             return found | call_attributes(call, [span, *same]) | {CONVERSATION: call.rollout_id}
         except (ValueError, TypeError, LookupError, AttributeError):
@@ -162,10 +164,6 @@ def _attributes(
             found.setdefault(key, found[own.value])
     found.setdefault(KIND, _kind(found))
     return found
-
-
-def _is_same(span: Span, call: ModelCall) -> bool:
-    return bool(call.response_id) and span.attributes.get(Key.RESPONSE_ID.value) == call.response_id
 
 
 def _kind(attributes: Attributes) -> str:

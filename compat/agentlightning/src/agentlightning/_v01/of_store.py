@@ -23,13 +23,11 @@ class AgentOfAttempts(TaskAgent):
     """An agent of 0.1, whose models have the address of its attempt."""
 
     def arguments(self, task: Any, resources: Any, rollout: Rollout) -> tuple[Any, ...]:
-        bound = {name: _of_attempt(each, rollout) for name, each in resources.items()}
+        bound = {
+            name: each.with_attempted_rollout(rollout) if isinstance(each, ProxyLLM) else each
+            for name, each in resources.items()
+        }
         return super().arguments(task, bound, rollout)
-
-
-def _of_attempt(resource: Any, rollout: Any) -> Any:
-    is_bare = isinstance(resource, ProxyLLM)
-    return resource.with_attempted_rollout(rollout) if is_bare else resource
 
 
 def is_store(url: str) -> bool:
