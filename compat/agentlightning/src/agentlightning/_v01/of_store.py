@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from agentlightning._v01.tasks import TaskAgent
 from agl import ClientServerExecutionStrategy, LitAgent, Tracer, Trainer
 from agl.env import DEFAULT_PORT
-from agl.types import ProxyLLM, Rollout
+from agl.types import ProxyLLM
 from agl.utils.secrets import learn
 from agl_http.tokens import without_token
 
@@ -22,7 +22,7 @@ RETRY_SECONDS = 1.0
 class AgentOfAttempts(TaskAgent):
     """An agent of 0.1, whose models have the address of its attempt."""
 
-    def arguments(self, task: Any, resources: Any, rollout: Rollout) -> tuple[Any, ...]:
+    def arguments(self, task: Any, resources: Any, rollout: Any) -> tuple[Any, ...]:
         bound = {
             name: each.with_attempted_rollout(rollout) if isinstance(each, ProxyLLM) else each
             for name, each in resources.items()
