@@ -41,6 +41,7 @@ TEST_TOOLS = [
     "numpy>=2",
     "pyarrow>=17",
     "filelock>=3.16",
+    "jsonschema>=4.20",
 ]
 JUPYTER = ["ipykernel>=6.29", "jupyter_client>=8.6"]
 # More than two on two cores, as tests wait; each collects for itself. CI runs sessions beside each
