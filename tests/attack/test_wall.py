@@ -423,8 +423,8 @@ def test_the_wall_holds_around_a_runner_that_is_process_1(mount: list[str]) -> N
 
 def test_the_same_probe_finds_everything_open_without_a_wall(monkeypatch) -> None:
     monkeypatch.setenv("AGL_TEST_API_KEY", "sk-1234")
-    with tempfile.NamedTemporaryFile(), probe.prey(["PATH"]) as goals:
-        found = probe.try_all(goals)
+    with tempfile.NamedTemporaryFile(), probe.open_targets(["PATH"]) as targets:
+        found = probe.try_all(targets)
     assert [what for what, how in found.items() if how == probe.CLOSED] == []
     assert "AGL_TEST_API_KEY" in found[probe.OWN_ENVIRONMENT]
 

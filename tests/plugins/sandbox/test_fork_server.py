@@ -224,7 +224,7 @@ async def test_a_payload_that_json_cannot_hold_is_refused_at_once(calls):
         await calls.call({"do": "remember", "text": {1}})
 
 
-def leave_family(payload: Any, ask: Callable[[Any], Any]) -> Any:
+def leave_descendants(payload: Any, ask: Callable[[Any], Any]) -> Any:
     """Leave a child in the group, one with a session of its own, and one without parents."""
     sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
     pids = [subprocess.Popen(sleep).pid, subprocess.Popen(sleep, start_new_session=True).pid]
@@ -260,7 +260,7 @@ async def test_nothing_that_a_call_started_outlives_it(calls, then):
         assert all(psutil.pid_exists(pid) for pid in pids)
         told.set()
 
-    payload = {"do": "leave_family", "then": then}
+    payload = {"do": "leave_descendants", "then": then}
     # A busy machine may not get so far before the first deadline.
     for timeout in (3, 12, 48, 192) if then == "timeout" else (None,):
         call = asyncio.create_task(calls.call(payload, on_message=hear, timeout=timeout))

@@ -49,12 +49,12 @@ def kill_descendants(root: psutil.Process, *, itself: bool = False) -> None:
         itself: Whether it is killed, too.
     """
     # Kept from look to look: the descendants of a killed one are somebody else's children.
-    family: dict[psutil.Process, None] = {root: None} if itself else {}
+    processes: dict[psutil.Process, None] = {root: None} if itself else {}
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(psutil.NoSuchProcess):
-            family |= dict.fromkeys(root.children(recursive=True))
-        living = [one for one in family if status_of(one) not in (None, psutil.STATUS_ZOMBIE)]
+            processes |= dict.fromkeys(root.children(recursive=True))
+        living = [one for one in processes if status_of(one) not in (None, psutil.STATUS_ZOMBIE)]
         if not living:
             return
         for process in reversed(living):

@@ -102,9 +102,9 @@ class DockerSandbox(JsonSandbox):
     async def start(self, agent: LitAgent[Any], tracer: Tracer) -> None:
         await asyncio.to_thread(self._check_daemon)
         self._shipment = shipping.pack(agent, tracer, by_name=True)
-        with probe.prey([*PUBLIC_VARIABLES, *self._env], has_own=True) as goals:
+        with probe.open_targets([*PUBLIC_VARIABLES, *self._env], has_own=True) as targets:
             try:
-                found: Findings = await self._call({"probe": goals}, [], None)
+                found: Findings = await self._call({"probe": targets}, [], None)
             except CallFailedError as error:
                 raise ConfigError(
                     f"isolation 'docker': a container of image {self._image!r} does not work: "

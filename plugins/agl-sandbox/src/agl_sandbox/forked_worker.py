@@ -270,31 +270,31 @@ def _reap(
             _, status = os.waitpid(pid, 0)
             if lifeline is None:
                 continue
-            if has_keepers and os.WIFSIGNALED(status):  # its family is ours now
-                _end_strangers(lifelines)
+            if has_keepers and os.WIFSIGNALED(status):  # this process has adopted its descendants
+                _kill_adopted(lifelines)
             if lifeline in selector.get_map():
                 selector.unregister(lifeline)
             gone.append((lifeline, os.waitstatus_to_exitcode(status)))
-    # Told last: by then those of its family that were killed are waited for, too.
+    # Told last: by then its descendants that were killed are waited for, too.
     for lifeline, exit_code in gone:
         with contextlib.suppress(OSError):
             lifeline.sendall(str(exit_code).encode())
         lifeline.close()
 
 
-def _end_strangers(keepers: Collection[int]) -> None:
+def _kill_adopted(keepers: Collection[int]) -> None:
     """Kill the children that are no keepers: those that keepers left to this process."""
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
-        strangers = [
+        adopted = [
             child
             for child in psutil.Process().children()
             if child.pid not in keepers and status_of(child) not in (None, psutil.STATUS_ZOMBIE)
         ]
-        if not strangers:
+        if not adopted:
             return
-        for stranger in strangers:
-            kill_descendants(stranger, itself=True)
+        for child in adopted:
+            kill_descendants(child, itself=True)
 
 
 # --- the two processes of a call --------------------------------------------------------------
@@ -307,10 +307,10 @@ def _keep(sock: socket.socket, work: Work) -> NoReturn:
         die_with_parent()
         _work(sock, work)
     sock.close()
-    os._exit(_bury(worker))
+    os._exit(_wait_and_kill_rest(worker))
 
 
-def _bury(worker: int) -> int:
+def _wait_and_kill_rest(worker: int) -> int:
     """Wait for the worker, end what it leaves behind, and return its exit code."""
     code = None
     try:

@@ -32,8 +32,8 @@ ABSTRACT_SOCKET = "connect to an abstract Unix socket"
 
 
 @contextlib.contextmanager
-def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, Any]]:
-    """What a probe is to go for, for as long as the block lasts.
+def open_targets(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, Any]]:
+    """What a probe tries to reach; it exists as long as the block lasts.
 
     Args:
         allowed: Names of environment variables that agents may have.
@@ -60,7 +60,7 @@ def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, An
                 "pid": os.getpid(),
                 "namespace": _namespace(),
                 "folder": (own := os.path.realpath("/proc/self")),
-                "birth": _birth(own),
+                "start_time": _start_time(own),
                 "file": str(secret),
                 "port": listener.getsockname()[1],
                 "unix": str(folder / "socket"),
@@ -74,25 +74,25 @@ def prey(allowed: list[str], *, has_own: bool = False) -> Generator[dict[str, An
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def try_all(goals: Mapping[str, Any]) -> Findings:
+def try_all(targets: Mapping[str, Any]) -> Findings:
     """Try everything, in the process of an attempt."""
-    folder = goals["folder"]
+    folder = targets["folder"]
     # In another namespace of processes the runner's number is another's; 1 is even this one's.
-    is_runner = _birth(folder) == goals["birth"]
-    may_signal = _namespace() in (goals["namespace"], None)
+    is_runner = _start_time(folder) == targets["start_time"]
+    may_signal = _namespace() in (targets["namespace"], None)
     tries: dict[str, Callable[[], str | None]] = {
-        READ_FILE: lambda: Path(goals["file"]).read_text(),
+        READ_FILE: lambda: Path(targets["file"]).read_text(),
         READ_ENVIRONMENT: lambda: _environment(f"{folder}/environ") if is_runner else None,
         READ_MEMORY: lambda: _opens(f"{folder}/mem") if is_runner else None,
-        SIGNAL: lambda: _takes_signals(goals["pid"]) if may_signal else None,
+        SIGNAL: lambda: _takes_signals(targets["pid"]) if may_signal else None,
         SEE_PROCESSES: _others,
-        READ_LOG: lambda: _any_opens(goals["written"]),
-        USE_DESCRIPTOR: lambda: _runners_descriptor(goals["opened"]),
+        READ_LOG: lambda: _any_opens(targets["written"]),
+        USE_DESCRIPTOR: lambda: _runners_descriptor(targets["opened"]),
         WRITE_LEFT_OPEN: lambda: next(iter(written_files()), None),
-        OWN_ENVIRONMENT: lambda: _not_allowed(goals["allowed"], goals["values"]),
-        CONNECT: lambda: _connects(socket.AF_INET, ("127.0.0.1", goals["port"])),
-        UNIX_SOCKET: lambda: _connects(socket.AF_UNIX, goals["unix"]),
-        ABSTRACT_SOCKET: lambda: _connects(socket.AF_UNIX, goals["abstract"]),
+        OWN_ENVIRONMENT: lambda: _not_allowed(targets["allowed"], targets["values"]),
+        CONNECT: lambda: _connects(socket.AF_INET, ("127.0.0.1", targets["port"])),
+        UNIX_SOCKET: lambda: _connects(socket.AF_UNIX, targets["unix"]),
+        ABSTRACT_SOCKET: lambda: _connects(socket.AF_UNIX, targets["abstract"]),
     }
     return {name: _found(attempt) for name, attempt in tries.items()}
 
@@ -143,7 +143,7 @@ def _runners_descriptor(opened: list[list[int]]) -> str | None:
     return "/dev/tty"
 
 
-def _birth(folder: str) -> str | None:
+def _start_time(folder: str) -> str | None:
     """When the process of a folder in /proc started, in ticks of its machine."""
     try:
         return Path(folder, "stat").read_text().rpartition(")")[2].split()[19]

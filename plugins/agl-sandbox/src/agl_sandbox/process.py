@@ -180,10 +180,10 @@ class ProcessSandbox(JsonSandbox):
         self._shipment = shipping.pack(agent, tracer)
         self._launching = asyncio.Lock()
         clean = await self._running()
-        with probe.prey([*self._environment(), *OWN_VARIABLES]) as goals:
+        with probe.open_targets([*self._environment(), *OWN_VARIABLES]) as targets:
             try:
                 found: Findings = await self._call(
-                    clean.client, {"probe": goals}, [], None, PROBE_SECONDS
+                    clean.client, {"probe": targets}, [], None, PROBE_SECONDS
                 )
             except (CallFailedError, ForkServerGoneError, TimeoutError) as error:
                 self.close()
