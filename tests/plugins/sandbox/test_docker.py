@@ -118,6 +118,40 @@ async def test_a_container_past_its_time_is_killed(run, tmp_path):
             process.kill()
 
 
+def edit(program, *changes):
+    """Have a stand-in do something else; each change as (what stands there, what shall)."""
+    path = Path(program)
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+EXEC = "os.execve(command[0], command, env)"
+
+
+async def test_the_program_gets_the_time_to_remove_its_container(run, program, tmp_path):
+    lines = ["import subprocess, time", "done = subprocess.run(command, env=env).returncode"]
+    lines += ["time.sleep(0.3)", "os.remove(os.path.join(folder, name))", "sys.exit(done)"]
+    edit(program, (EXEC, "\n    ".join(lines)))
+    rollout, _ = await run({"do": "work_honestly"})
+    assert rollout.status == "succeeded", rollout.attempt.error.traceback
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("agl-")]
+
+
+async def test_a_program_that_does_not_end_is_killed_and_its_container_removed(
+    run, program, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("agl_sandbox.docker.REMOVAL_SECONDS", 0.1)
+    hanging = "import subprocess, time; subprocess.run(command, env=env); time.sleep(300)"
+    removing = 'elif verb == "rm":\n    os.remove(os.path.join(folder, sys.argv[3]))\nelse:'
+    edit(program, (EXEC, hanging), ("else:", removing))
+    rollout, _ = await run({"do": "work_honestly"})
+    assert rollout.status == "succeeded", rollout.attempt.error.traceback
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("agl-")]
+
+
 async def test_a_container_that_dies_is_one_failed_attempt(run):
     rollout, _ = await run({"do": "no such attack"})
     assert (rollout.status, rollout.attempt.error.type) == ("failed", "KeyError")
@@ -129,7 +163,7 @@ WALLED += ["--tmpfs", "/tmp", "--tmpfs", tempfile.gettempdir()]
 
 def wall_in(program: str, variables: list[str]) -> None:
     """Have its containers see nothing of this machine, and an environment of their own."""
-    path, python = Path(program), [*map(str, filesystem_view.shown_paths(()))]
+    python = [*map(str, filesystem_view.shown_paths(()))]
     hidden = (Path("/tmp"), Path(tempfile.gettempdir()))
     own = [one for one in python if {*hidden} & {*Path(one).parents}]  # this clone may lie there
     walled = [*WALLED, *(word for one in own for word in ("--ro-bind", one, one))]
@@ -138,7 +172,7 @@ def wall_in(program: str, variables: list[str]) -> None:
         f"command = {walled!r} + [f'{{k}}={{v}}' for k, v in env.items()] + command\n"
         "    os.execvp(command[0], command)"
     )
-    path.write_text(path.read_text().replace("os.execve(command[0], command, env)", command))
+    edit(program, (EXEC, command))
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

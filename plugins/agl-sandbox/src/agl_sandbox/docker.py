@@ -32,6 +32,8 @@ FOLDER = "/tmp"
 """Of an attempt, in its container."""
 SOCKETS = "/run/agl"
 """Where a container finds the sockets that lead to its models."""
+REMOVAL_SECONDS = 30.0
+"""How long the program may take to remove a container that has ended."""
 NOBODY = "65534:65534"
 BOOT = "from agl_sandbox.child_setup import main_in_container; main_in_container()"
 PUBLIC_VARIABLES = (
@@ -204,20 +206,23 @@ class DockerSandbox(JsonSandbox):
             raise CallFailedError(f"its container gave no answer: {how}") from None
         finally:
             if not has_ended:
-                await self._kill(name)
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                await self._command("kill", name)
+            try:  # podman removes the container in this process; a kill would leave half of it
+                await asyncio.wait_for(process.wait(), REMOVAL_SECONDS)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await self._command("rm", "--force", name)
             with contextlib.suppress(TimeoutError):  # a process that it left may hold its pipe
                 await asyncio.wait_for(process.communicate(), 5)
 
-    async def _kill(self, name: str) -> None:
-        """End a container; killing the program that started it leaves it running."""
-        killing = await asyncio.create_subprocess_exec(
-            *(self._docker, "kill", name),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    async def _command(self, *words: str) -> None:
+        """Run a command on a container."""
+        nothing = subprocess.DEVNULL
+        running = await asyncio.create_subprocess_exec(
+            self._docker, *words, stdout=nothing, stderr=nothing
         )
-        await killing.wait()
+        await running.wait()
 
     def _check_daemon(self) -> None:
         """Refuse at once where containers cannot be run."""

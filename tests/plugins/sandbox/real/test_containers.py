@@ -40,7 +40,7 @@ def run(python, tasks, **options):
     @agl.algo
     async def once(*, store, train_dataset):
         for task in train_dataset:
-            config = agl.RolloutConfig(timeout_seconds=20)
+            config = agl.RolloutConfig(timeout_seconds=task.get("timeout", 60))
             rollout = await store.enqueue_rollout(task, config=config)
             await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
             [attempt] = await store.query_attempts(rollout.rollout_id)
@@ -53,6 +53,13 @@ def run(python, tasks, **options):
         trainer = agl.Trainer(algorithm=once, initial_resources={"llm": model}, **about)
         trainer.fit(boxed.agent, tasks)
     return found
+
+
+def left_containers():
+    """Names, states and disk of what podman has, as it says."""
+    command = ["podman", "ps", "--all", "--external", "--noheading"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    return said.stdout + said.stderr
 
 
 def test_an_agent_has_its_model_and_nothing_else(python):
@@ -70,12 +77,18 @@ def test_an_agent_has_its_model_and_nothing_else(python):
         "user": 65534, "repository": False, "write": "OSError", "port": "ConnectionRefusedError",
     }  # fmt: skip
     assert not Path("/tmp/written").exists()
+    assert left_containers() == ""
 
 
 def test_one_that_dies_hangs_or_eats_memory_fails_alone(python):
-    tasks = [{"does": does} for does in ("die", "sleep", "eat")]
+    tasks = [{"does": does, "timeout": 20} for does in ("die", "sleep", "eat")]
     died, slept, ate = run(python, tasks, memory_mb=256)
     assert [one[0] for one in (died, slept, ate)] == ["failed", "timeout", "failed"]
     assert "its container gave no answer" in died[1].message
-    running = subprocess.run(["podman", "ps", "-q"], capture_output=True, text=True, check=True)
-    assert running.stdout == ""
+    assert left_containers() == ""
+
+
+def test_attempts_that_succeed_leave_no_containers(python):
+    done = run(python, [{"does": "nothing"}] * 3)
+    assert [one[0] for one in done] == ["succeeded"] * 3
+    assert left_containers() == ""
