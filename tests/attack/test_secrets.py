@@ -4,12 +4,14 @@ import asyncio
 import json
 import logging
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from hypothesis import given, strategies as st
 from opentelemetry import trace
 from tests.interpreter import AGL, python
 
@@ -34,7 +36,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *("api_key", "X-Api-Key", "OPENAI_API_KEY", "private_key", "token", "hf_token", "apiKey"),
         *("AGL_SERVER_TOKEN", "client_secret", "password", "vertex_credentials", "Authorization"),
-        *("OPENAI_API_KEY_2", "password2", "extra_headers"),
+        *("OPENAI_API_KEY_2", "password2", "extra_headers", "MY_KEY", "STRIPE2_KEY", "MY_KEY_2"),
     ],
 )
 def test_names_of_secrets_are_known(name: str) -> None:
@@ -45,6 +47,7 @@ def test_names_of_secrets_are_known(name: str) -> None:
     "name",
     [
         *("key", "reward_key", "primary_key", "max_tokens", "pad_token", "eos_token", "model"),
+        *("KEY", "MONKEY", "KEY_NAMES", "TURKEY_URL"),
         *("stop_tokens", "time_to_first_token_seconds", "eos_token_id", "tokenizer", "author", ""),
     ],
 )
@@ -83,6 +86,53 @@ def test_what_is_no_secret_is_shown_as_it_is() -> None:
         "text": "a=b, tokens: 'many' and Basic authentication; see http://host/token/list",
     }
     assert redact(plain) == plain
+
+
+SERVICE_KEYS = (
+    *(
+        "sk-very-secret-1234567890",
+        r"sk-[A-Za-z0-9]{47}7",
+        r"sk-(proj|ant-api03)-[\w-]{40}1[\w-]{20}",
+    ),
+    *(r"hf_[A-Za-z]{34}", r"gh[opusr]_[A-Za-z0-9]{36}", r"github_pat_\w{22}_\w{59}"),
+    r"(AKIA|ASIA)[A-Z2-7]{16}",
+)
+
+
+@given(st.one_of(*(st.from_regex(re.compile(one, re.A), fullmatch=True) for one in SERVICE_KEYS)))
+def test_the_keys_of_known_services_are_hidden_wherever_they_stand(key: str) -> None:
+    for text in ("{}", "key={}, and more", 'asked with "{}".', "http://h/?k={}&x=1", "[{}]"):
+        assert key not in hide(text.format(key))
+        assert hide(text.format("")) == text.format("")
+    assert redact({"env": {"OF_MINE": key}}) == {"env": {"OF_MINE": "***"}}
+
+
+WORDS = ("task", "risk", "hf", "ghp", "model", "sk", "run", "v2", "2026", "AKIA", "learn", "0.1")
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), st.sampled_from("-_./ "))
+def test_an_ordinary_value_is_shown(words: list[str], between: str) -> None:
+    value = between.join(words)
+    assert redact({"run_name": value, "reward_key": value, "MODEL": value}) == {
+        **{"run_name": value, "reward_key": value},
+        "MODEL": value,
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("sk-learn", "sk-ablation-of-lr-and-more-things", "task-2026-11-29-with-long-names-12345"),
+        *("hf_transformers", "hf_" + "a" * 33, "ghp_short", "github_pat_name", "AKIA", "AKIAN"),
+        *(
+            "meta-llama/Llama-3.1-8B-Instruct",
+            "d41d8cd98f00b204e9800998ecf8427e",
+            "disk-12345678901234567890",
+        ),
+    ],
+)
+def test_what_only_begins_as_a_key_is_shown(value: str) -> None:
+    assert hide(value) == value
 
 
 @pytest.mark.parametrize("value", ["postgres", "disabled", "accuracy_of_2024"])

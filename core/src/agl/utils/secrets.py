@@ -13,7 +13,7 @@ _LONGEST = 2**20
 
 _SECRET_NAME = re.compile(
     r"(?:(?:api|access|private|secret)[_-]?key|(?<!pad_)(?<!bos_)(?<!eos_)token|password|secret"
-    r"|credentials|authorization|headers)[_\d]*$",
+    r"|credentials|authorization|headers|(?-i:[A-Z\d]_KEY))[_\d]*$",
     re.IGNORECASE,
 )
 
@@ -47,8 +47,12 @@ _FORMS = (
     _TOKEN_IN_PATH,
     _PASSWORD,
     re.compile(r"\b((?:Bearer|Basic) )(?=\S{0,200}\d)[\w.~+/=-]{8,}"),
-    # Tokens of a store; see agl_http.tokens.
-    re.compile(r"()\b[a-z]{5,7}\.\d+\.\d+\.[\w~-]*\.[0-9a-f]{32}\b"),
+    # Tokens of a store, see agl_http.tokens; keys of AWS, Hugging Face, GitHub, OpenAI.
+    re.compile(
+        r"()\b(?:[a-z]{5,7}\.\d+\.\d+\.[\w~-]*\.[0-9a-f]{32}|(?:AKIA|ASIA)[A-Z\d]{16}"
+        r"|hf_[A-Za-z\d]{34}|gh[a-z]_[A-Za-z\d]{36,255}|github_pat_\w{50,255})\b"
+        r"|(?<![\w-])sk-(?=[\w-]{0,200}\d)[\w-]{20,}"
+    ),
 )
 
 
