@@ -333,7 +333,9 @@ async def test_store_that_is_away_says_so_to_who_gives_back() -> None:
     assert await store.statuses() == ["preparing"]
 
 
-async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(monkeypatch) -> None:
+async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(
+    monkeypatch, caplog
+) -> None:
     monkeypatch.setattr("agl_processes.reports.AGAIN_SECONDS", 0.01)
     store, reports = DiskOf(refusals=2), Reports()
     reports.open()
@@ -343,6 +345,8 @@ async def test_what_a_dead_runner_left_is_noted_when_the_disk_has_space_again(mo
     await reports.follow(store)
     assert await store.statuses() == ["failed"]
     assert reports.no_runners.is_set()
+    assert caplog.text.count("has ended: StoreDiskError: full") == 1
+    assert caplog.text.count("cannot be noted yet") == 2
 
 
 @pytest.mark.parametrize("is_followed", [True, False])
@@ -360,6 +364,46 @@ async def test_every_dead_runner_is_noted_at_the_end(is_followed: bool) -> None:
     await reports.follow_rest(store, 5.0)
     refused = ["preparing"] * (1 - is_followed)
     assert sorted(await store.statuses(), reverse=True) == refused + ["failed"] * (3 - len(refused))
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"given_up": False, "is_replaced": True}, "is replaced"),
+        ({"given_up": True}, "is given up"),
+        ({"given_up": False}, "has ended"),
+    ],
+)
+async def test_what_is_said_of_a_dead_runner_is_what_follows(about, said, caplog) -> None:
+    reports = Reports()
+    reports.open()
+    reports.deliver(RunnerDied(0, 1, "exit code 9", name="one", **about))
+    await reports.follow_rest(agl.InMemoryLightningStore(), 5.0)
+    assert [one.message for one in caplog.records] == [f"Runner 0 (one) {said}: exit code 9"]
+
+
+def test_runner_that_dies_at_the_end_of_its_run_is_not_said_to_be_replaced(scene: Scene) -> None:
+    code, _, errors = scene.run(
+        """
+        @agl.rollout
+        def agent(task: int) -> float:
+            (HERE / "began").touch()
+            time.sleep(300)
+            return 1.0
+
+        @agl.algo
+        async def once(*, store):
+            await store.enqueue_rollout(0)
+            while not (HERE / "began").exists():
+                await asyncio.sleep(0.02)
+
+        options = dict(n_runners=1, graceful_timeout=0.2, terminate_timeout=0.2)
+        trainer(once, **options).fit(agent)
+        """
+    )
+    assert code == 0, errors
+    assert "has ended: ended by SIG" in errors
+    assert "is replaced" not in errors
 
 
 async def test_runner_that_found_no_store_ends_the_run_whatever_its_text() -> None:

@@ -36,6 +36,15 @@ class Reports:
     def deliver(self, report: Report) -> None:
         """Take a report, from any thread."""
         if self._loop is not None and not self._loop.is_closed():
+            if isinstance(report, RunnerDied):
+                how = "is given up" if report.given_up else "has ended"
+                logger.warning(
+                    "Runner %d (%s) %s: %s",
+                    report.worker_id,
+                    _name_of(report),
+                    "is replaced" if report.is_replaced else how,
+                    report.message,
+                )
             self._loop.call_soon_threadsafe(self._queue.put_nowait, report)
 
     async def follow(self, store: LightningStore) -> None:
@@ -104,14 +113,7 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
     What an orphan ran goes back into the queue, also from its last attempt: nobody is there to run
     it now, and who goes on with the run will.
     """
-    name = died.name or worker_name(died.worker_id, pid=died.pid)
-    logger.warning(
-        "Runner %d (%s) %s: %s",
-        died.worker_id,
-        name,
-        "is given up" if died.given_up else "is replaced",
-        died.message,
-    )
+    name = _name_of(died)
     failure = Failure(
         boundary="lost", type="RunnerDied", message=f"runner process {name} died: {died.message}"
     )
@@ -133,6 +135,10 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
                         ):
                             ids = one.rollout_id, one.attempt.attempt_id
                             await _mark(store, *ids, failure, died.is_orphan)
+
+
+def _name_of(died: RunnerDied) -> str:
+    return died.name or worker_name(died.worker_id, pid=died.pid)
 
 
 async def _mark(

@@ -56,13 +56,15 @@ class RunnerDied:
     message: str
     """What it raised, or a description of the exit code."""
     given_up: bool
-    """Whether it is not replaced: its predecessors did no work either, or the supervisor died."""
+    """Whether its predecessors did no work either, or the supervisor died."""
     store_away: bool = False
     """Whether it died because the store cannot be reached; it has waited for it."""
     is_orphan: bool = False
     """Whether it was ended because the supervisor died, which no attempt of its is to blame for."""
     name: str | None = None
     """Of one on another machine: its id in the store."""
+    is_replaced: bool = False
+    """Whether another runner is started in its place; at the end of a run none is."""
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,10 @@ class Runners:
             if given_up:
                 message = f"it died before its first rollout, again and again: {message}"
             away = exit_code == STORE_AWAY and bool(last)  # not an agent that chose this number
-            self._tell(RunnerDied(worker_id, process.pid or 0, message, given_up, away))
-            if replace and not given_up:
+            about = worker_id, process.pid or 0, message, given_up, away
+            is_replaced = replace and not given_up
+            self._tell(RunnerDied(*about, is_replaced=is_replaced))
+            if is_replaced:
                 self._spawn(worker_id)
         tree.reap_orphans({process.pid or 0 for process in self._processes()})
 

@@ -232,12 +232,13 @@ class _Actors:
                 continue
             vain_starts = 0 if has_run else vain_starts + 1
             given_up = vain_starts == MAX_VAIN_STARTS
+            is_replaced = not given_up and not self._end.is_set()
             lost = list(running.values())
             if not has_run:
                 lost = [RunnerStarted(first, 0, "which had not begun")]
             for one in lost:
-                died = RunnerDied(one.worker_id, one.pid, why, given_up, name=one.name)
-                self._run.send(died)
+                about = one.worker_id, one.pid, why, given_up
+                self._run.send(RunnerDied(*about, name=one.name, is_replaced=is_replaced))
         if not self._has_run:  # nor would the others
             self._end.set()
 
