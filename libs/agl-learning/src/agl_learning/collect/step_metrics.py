@@ -123,6 +123,9 @@ def collected_metrics(
     sampled, whole = sum(row.num_sampled for row in rows), sum(len(row.token_ids) for row in rows)
     given = whole - sampled + sum(given for _, given in left_out)
     sampled += sum(sampled for sampled, _ in left_out)
+    # Answers that were cut off count, whatever became of them; those of other models do not.
+    items, excluded = collected.ledger.items.values(), collected.ledger.exclusions
+    others = {one.key for one in excluded if one.kind == "call" and one.reason in _OF_OTHERS}
     # How many rollouts ran at once, as a mean over the time of those that succeeded.
     ran = [one.ran for one in collected.ended if one.ran is not None]
     took = max((one.end for one in ran), default=0) - min((one.begin for one in ran), default=0)
@@ -136,7 +139,7 @@ def collected_metrics(
         **failure_metrics(collected.ended),
         "calls/total": ledger["calls"],
         "calls/trained": ledger["trained"],
-        "calls/truncated": _num_truncated(collected.ledger),
+        "calls/truncated": sum(one.truncated and one.key not in others for one in items),
         **{
             f"calls/{problem}": sum(row.tool_problems.count(problem) for row in rows)
             for problem in ("broken_tool_call", "unknown_tool")
@@ -148,12 +151,6 @@ def collected_metrics(
         **({"time/rollouts_at_once": busy / took} if took > 0 else {}),
         **collected.judged,
     }
-
-
-def _num_truncated(ledger: Ledger) -> int:
-    """Answers that were cut off, whatever became of them; not those of other models and agents."""
-    others = {e.key for e in ledger.exclusions if e.kind == "call" and e.reason in _OF_OTHERS}
-    return sum(item.truncated and item.key not in others for item in ledger.items.values())
 
 
 def why_nothing(collected: Collected) -> str:

@@ -37,7 +37,16 @@ class Requests:
         self.saves = self.evaluates = False
         stateful = [hook for hook in hooks if hasattr(hook, "load_state_dict")]
         self._again = HookCaller(stateful, manager=HookManager())
-        self._hooks = _by_name(stateful)
+        names: list[str] = []
+        for hook in stateful:
+            given = fields(hook) if is_dataclass(hook) else ()
+            own = {one.name: getattr(hook, one.name) for one in given if one.init and one.repr}
+            options = ", ".join(f"{option}={value!r}" for option, value in redact(own).items())
+            names.append(full_name_of(cast("Any", type(hook))) + (f"({options})" if given else ""))
+        self._hooks: dict[str, Any] = {
+            f"{name}, {names[:n].count(name) + 1} of {names.count(name)}": stateful[n]
+            for n, name in enumerate(names)
+        }
         known = self._hooks.keys() & progress.hooks.keys()
         for name in known:
             try:
@@ -158,17 +167,3 @@ def _check_same(state: Any, back: Any) -> None:
     elif state != back:
         why = "Expected what JSON can hold: dicts with texts as keys, lists, texts, numbers, None"
         raise ValueError(f"{state!r:.80} would come back as {back!r:.80}. {why}")
-
-
-def _by_name(hooks: Sequence[Any]) -> dict[str, Any]:
-    """Hooks by class and options, and those that are alike in these by their place."""
-    names: list[str] = []
-    for hook in hooks:
-        given = fields(hook) if is_dataclass(hook) else ()
-        known = {one.name: getattr(hook, one.name) for one in given if one.init and one.repr}
-        options = ", ".join(f"{option}={value!r}" for option, value in redact(known).items())
-        names.append(full_name_of(cast("Any", type(hook))) + (f"({options})" if given else ""))
-    return {
-        f"{name}, {names[:n].count(name) + 1} of {names.count(name)}": hooks[n]
-        for n, name in enumerate(names)
-    }

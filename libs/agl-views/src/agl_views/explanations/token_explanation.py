@@ -170,6 +170,12 @@ def _step(
         calls = [chain.calls[one] for one in _in_vain(part) if one in chain.calls]
         num_tokens = sum(end - start for start, end in rows)
         num_tokens += sum(len(one.response_token_ids or ()) for one in calls)
+    metrics: dict[str, float] = {}
+    of_model = f"{call.served_model}/"  # where several models are trained
+    for line in RunMetrics.of(run).lines if run is not None else ():
+        if line.get("step") == part.step and "val/reward/mean" not in line:
+            own = {name.removeprefix(of_model): value for name, value in line.items()}
+            metrics = {name: float(own[name]) for name in own if name.startswith(METRICS)}
     return Step(
         run=part.run,
         algorithm=part.algorithm,
@@ -180,7 +186,7 @@ def _step(
         num_trained=len(trained),
         num_rollouts=len(trained) + len(in_vain),
         num_tokens=num_tokens,
-        metrics=_metrics(part, call, run),
+        metrics=metrics,
     )
 
 
@@ -191,13 +197,3 @@ def _num_calls(items: Sequence[Trained]) -> int:
 def _in_vain(part: LedgerPart) -> set[str]:
     """The calls that were compared with the others, and are no better and no worse."""
     return {one.call_id for one in part.excluded if one.reason == "zero_advantage"}
-
-
-def _metrics(part: LedgerPart, call: ModelCall, run: Run | None) -> dict[str, float]:
-    found: dict[str, float] = {}
-    of_model = f"{call.served_model}/"  # where several models are trained
-    for line in RunMetrics.of(run).lines if run is not None else ():
-        if line.get("step") == part.step and "val/reward/mean" not in line:
-            own = {name.removeprefix(of_model): value for name, value in line.items()}
-            found = {name: float(own[name]) for name in own if name.startswith(METRICS)}
-    return found

@@ -1,7 +1,6 @@
 """``agl ledger``: what was trained and what was not, and why."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -56,7 +55,27 @@ def command(
     if step is not None and not accounts.steps and not problems:
         raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
     if as_json:
-        print_json(_as_json(accounts))
+        steps = [
+            {
+                "run": run_id or None,
+                "algorithm": algorithm or None,
+                "step": number,
+                "mode": mode or None,
+                **sums.as_json(),
+            }
+            for (run_id, algorithm, number, mode), sums in accounts.steps.items()
+        ]
+        print_json(
+            {
+                "steps": steps,
+                "total": accounts.total.as_json(),
+                "accounts_left_out": accounts.left_out,
+                "rollouts_without_account": accounts.without,
+                "lost_accounts": accounts.lost,
+                "problems": problems,
+                "parts": [part.model_dump(mode="json") for part in accounts.parts],
+            }
+        )
     else:
         _print(accounts)
     # The sums are shown; what is not in them is an error all the same.
@@ -93,24 +112,3 @@ def _print(accounts: Accounts) -> None:
     if accounts.lost:
         what = "accounts are in no sum: their run was killed, and went on from a checkpoint before"
         note(f"{accounts.lost} {what} them")
-
-
-def _as_json(accounts: Accounts) -> dict[str, Any]:
-    return {
-        "steps": [
-            {
-                "run": run or None,
-                "algorithm": algorithm or None,
-                "step": step,
-                "mode": mode or None,
-                **sums.as_json(),
-            }
-            for (run, algorithm, step, mode), sums in accounts.steps.items()
-        ],
-        "total": accounts.total.as_json(),
-        "accounts_left_out": accounts.left_out,
-        "rollouts_without_account": accounts.without,
-        "lost_accounts": accounts.lost,
-        "problems": accounts.problems,
-        "parts": [part.model_dump(mode="json") for part in accounts.parts],
-    }

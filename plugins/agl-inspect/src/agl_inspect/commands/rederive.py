@@ -14,11 +14,10 @@ from agl.utils.text import shorten
 from agl_inspect.exchange.deriving import Component, Derivation, How, Reward
 from agl_inspect.exchange.writers import open_writer
 from agl_inspect.figures import mean, rounded
-from agl_inspect.runs.lookup import MOST_TASKS, Where, copy_of_store, find_run
+from agl_inspect.runs.lookup import MOST_TASKS, copy_of_store, find_run
 from agl_runs.config.overrides import parse_yaml
 from agl_runs.files import make_private_folder
 from agl_runs.folders import STORE, default_folder, new_run_id
-from agl_runs.records import Run
 from agl_runs.user_code import put_on_path
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.stores import store_options
@@ -75,7 +74,27 @@ def command(
     folder = to or default_folder(new_id)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--to: {str(folder)!r} is there already, and not empty")
-    found = _found(_derive(run, (path, url), how, mode, new_id, folder), new_id, folder)
+    with copy_of_store(run, (path, url)) as (source, place):
+        derivation = Derivation(source, run, how, mode)
+
+        async def derive() -> None:
+            await derivation.look()
+            make_private_folder(folder)
+            store = SqliteLightningStore(folder / STORE, durability="process")
+            try:
+                with open_writer(folder / RECORDS, {}) as write:
+                    at = str(folder.absolute())
+                    await derivation.write(store, new_id, at, place, write)
+            finally:
+                await store.close()
+                await source.close()
+
+        try:
+            asyncio.run(derive())
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    found = _found(derivation, new_id, folder)
     if as_json:
         print_json(found)
     else:
@@ -87,32 +106,6 @@ def _component(text: str, where: str) -> Component:
     if not isinstance(value, str | dict):
         raise ConfigError(f"{where}: expected a name or {{type: ..., ...}}, got {text!r}")
     return cast("Component", value)
-
-
-def _derive(
-    run: Run, where: Where, how: How, mode: str | None, new_id: str, folder: Path
-) -> Derivation:
-    whole_path = str(folder.absolute())
-    with copy_of_store(run, where) as (source, place):
-        derivation = Derivation(source, run, how, mode)
-
-        async def derive() -> None:
-            await derivation.look()
-            make_private_folder(folder)
-            store = SqliteLightningStore(folder / STORE, durability="process")
-            try:
-                with open_writer(folder / RECORDS, {}) as write:
-                    await derivation.write(store, new_id, whole_path, place, write)
-            finally:
-                await store.close()
-                await source.close()
-
-        try:
-            asyncio.run(derive())
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-    return derivation
 
 
 def _found(derivation: Derivation, run_id: str, folder: Path) -> dict[str, Any]:

@@ -144,7 +144,19 @@ def _calls(found: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
             raise ConfigError(f"{at}: source: expected system, user or agent; got {source!r}")
         said: dict[str, Any] = {"role": _SOURCES[source], "content": _parts(step.get("message"))}
         if source == "agent":
-            said |= _answer(step, said["content"])
+            if thought := step.get("reasoning_content"):
+                said["reasoning_content"] = thought
+            if called := step.get("tool_calls"):  # then it has no text where ATIF has ""
+                said["content"] = said["content"] or None
+                said["tool_calls"] = [
+                    tool_call(
+                        call["tool_call_id"],
+                        call["function_name"],
+                        # See ``_atif_call``.
+                        (call.get("extra") or {}).get("arguments", call["arguments"]),
+                    )
+                    for call in called
+                ]
             metrics, is_copy = step.get("metrics") or {}, step.get("is_copied_context")
             if not is_copy and step.get("llm_call_count") != 0:
                 yield {
@@ -164,20 +176,6 @@ def _calls(found: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
             messages.append({**own, "content": content or ""})
     for number, inner in enumerate(found.get("subagent_trajectories") or ()):
         yield from _calls(inner, f"{where}: subagent_trajectories[{number}]")
-
-
-def _answer(step: Mapping[str, Any], content: Any) -> dict[str, Any]:
-    """Thoughts and calls of tools in an answer, which then has no text where ATIF has ``""``."""
-    calls = [
-        tool_call(
-            call["tool_call_id"],
-            call["function_name"],
-            (call.get("extra") or {}).get("arguments", call["arguments"]),  # see ``_atif_call``
-        )
-        for call in step.get("tool_calls") or ()
-    ]
-    thought = {"reasoning_content": t} if (t := step.get("reasoning_content")) else {}
-    return {**thought, **({"content": content or None, "tool_calls": calls} if calls else {})}
 
 
 def _parts(content: Any) -> Any:

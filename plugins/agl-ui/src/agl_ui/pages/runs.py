@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from agl.errors import AglError, ConfigError
 from agl_learning.reports.run_metrics import RunMetrics
+from agl_runs.differences import flat
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
 from agl_ui.charts import Chart, chart
@@ -84,7 +85,12 @@ async def compare(request: Request, sources: DataSources) -> Page:
     steps = steps_of(request)
     curves = (("Mean reward per step", train), ("Held-out reward", val))
     charts = [chart(title, series, steps=steps) for title, series in curves]
-    options = _options([row.run for row in chosen])
+    given = [row.run for row in chosen]
+    flats = [{"algorithm": run.algorithm, "seed": run.seed, **flat(run.config)} for run in given]
+    names = dict.fromkeys(name for one in flats for name in one)
+    table = [(name, [one.get(name) for one in flats]) for name in names]
+    # Those that are not the same in all.
+    options = [(name, sides) for name, sides in table if any(one != sides[0] for one in sides)]
     values: dict[str, Any] = {
         "title": "Runs compared",
         "rows": chosen,
@@ -95,13 +101,3 @@ async def compare(request: Request, sources: DataSources) -> Page:
     }
     values["charts"] = [one for one in charts if one]
     return Page("compare.html", values, state=state)
-
-
-def _options(runs: list[Run]) -> list[tuple[str, list[Any]]]:
-    """Options that are not the same in all."""
-    from agl_runs.differences import flat
-
-    flats = [{"algorithm": run.algorithm, "seed": run.seed, **flat(run.config)} for run in runs]
-    names = dict.fromkeys(name for one in flats for name in one)
-    table = [(name, [one.get(name) for one in flats]) for name in names]
-    return [(name, sides) for name, sides in table if any(side != sides[0] for side in sides)]

@@ -84,7 +84,16 @@ async def write(request: Request, sources: DataSources) -> Page:
     if rollout is None:
         raise UnknownRecordError(f"rollout {rollout_id[:100]!r}: the store has none of this id")
     rows = await rows_of(source, await _siblings(source, rollout))
-    steps = _steps(rows)
+    # As an algorithm compares them: see ``agl_views.explanations.explanation.group_of``.
+    compared: dict[tuple[str, int | None, str], Step] = {}
+    for row in rows:
+        about = row.rollout.metadata or {}
+        run, group, number = about.get("run"), about.get("group"), _step_of(row.rollout)
+        run = None if run is None else str(run)
+        # What stands in metadata may be anything.
+        key = (repr(run), number, repr((group, about.get("step"))))
+        compared.setdefault(key, Step(run, number, group, [])).rows.append(row)
+    steps = list(compared.values())
     own = next(one for one in steps if any(r.rollout.rollout_id == rollout_id for r in one.rows))
     step = whole_number(request, "step", own.step)
     # Its own one first, then others of its run.
@@ -153,19 +162,6 @@ def _step_of(rollout: Rollout) -> int | None:
     step = (rollout.metadata or {}).get("step")
     is_one = isinstance(step, int) and not isinstance(step, bool) and step >= 0
     return step if is_one else None
-
-
-def _steps(rows: Sequence[Row]) -> list[Step]:
-    """As an algorithm compares them: see ``agl_views.explanations.explanation.group_of``."""
-    found: dict[tuple[str, int | None, str], Step] = {}
-    for row in rows:
-        about = row.rollout.metadata or {}
-        run, group, step = about.get("run"), about.get("group"), _step_of(row.rollout)
-        run = None if run is None else str(run)
-        # What stands in metadata may be anything.
-        key = (repr(run), step, repr((group, about.get("step"))))
-        found.setdefault(key, Step(run, step, group, [])).rows.append(row)
-    return list(found.values())
 
 
 async def _column(source: DataSource, row: Row) -> Column:
