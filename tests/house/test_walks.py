@@ -31,7 +31,7 @@ PACKAGES = {  # installed, or in this checkout
 LEFT_OUT = re.compile(
     r"(types|utils)/|(__init__|env|errors|semconv)\.py|agl_server/answers|agl_http/metrics|plugins/registry"
     r"|store/(packed_span|queries|waiting|watchdog)"
-    r"|agl_sqlite/(database\.|file|lookups|rows|sql_lookups|write_behind)"
+    r"|agl_sqlite/(database\.|file|lookups|row_buffer|rows|sql_lookups|write_behind)"
 )
 """What others call everywhere, and what serves the store and not the one that is followed."""
 NOT_MET = ("__init__", "SpanBuffer._tick", "SpanBuffer._write_soon")  # what timers call
