@@ -203,6 +203,15 @@ def test_check_says_what_it_could_not_test(agl, install):
     assert "Did you mean 'agl-mine'?" in unknown.err
 
 
+def test_check_tests_nothing_whose_extra_is_missing(agl, install):
+    points = {"agl.adapters": {"mine": "mine_mod:Mine"}}
+    needs = {"requires": ['nonesuch>=2; extra == "backend"'], "extras": ["backend"]}
+    install("agl-mine", {"mine_mod.py": CHANGES_SPANS}, points, **needs)
+    shown = agl("plugins", "check", "mine")
+    assert shown.code == 0
+    assert "skipped: needs nonesuch>=2; there is none. Run: " in shown.out
+
+
 def test_new_imports_no_suite():
     """The commands of a package that authors install load nothing heavy."""
     code = "import agl_testing.new_package, agl_testing.check_plugin, sys; print(*sys.modules)"

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import click
 
 from agl.errors import AglError, PluginError, UnknownComponentError
-from agl.plugins.registry import Component, components, load_component
+from agl.plugins.registry import Component, components, lacking, load_component
 from agl.utils.text import did_you_mean
 
 KEPT = "kept"
@@ -60,6 +60,8 @@ def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
         return {"it loads": f"broken: {error}"}
     if _suite(component) is None:
         return {"it loads": KEPT}
+    if lack := lacking(component):
+        return {"what it works with is installed": f"skipped: needs {lack[0]}. Run: {lack[1]}"}
     given = {*options, "path"} if component.kind == "store" else options
     target = load_component(component)
     needs = [one for one in schema_of(target).options if one.required] if callable(target) else []
