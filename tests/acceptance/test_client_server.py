@@ -15,6 +15,9 @@ from tests.seams.conftest import scene as scene  # a fixture
 from tests.seams.scene import wait_until
 from tests.waiting import free_port
 
+from agl_http.addresses import own_address
+from agl_testing.echo_llm import EchoLLM
+
 LONG_RUN = """
     @agl.rollout
     def agent(task: int) -> float:
@@ -75,6 +78,71 @@ def test_algorithm_and_runner_roles_meet_over_the_network(scene) -> None:
         runner.terminate()
         runner.wait(timeout=250)
     assert wait_until(lambda: scene.left() == [])
+
+
+WITH_GATEWAY = """
+    import json
+    from urllib.request import Request, urlopen
+
+    @agl.rollout
+    def agent(task: str, llm: agl.LLM) -> float:
+        call = {"model": llm.model, "messages": [{"role": "user", "content": task}]}
+        headers = {"Authorization": f"Bearer {llm.api_key}", "Content-Type": "application/json"}
+        urlopen(Request(f"{llm.endpoint}/chat/completions", json.dumps(call).encode(), headers))
+        print("ENDPOINT", llm.endpoint, flush=True)
+        return 1.0
+
+    class Calls(agl.Algorithm):
+        needs_gateway = True
+
+        async def run(self, train_dataset=None, val_dataset=None):
+            gateway, store = self.get_llm_proxy(), self.get_store()
+            print("GATEWAY", gateway.host, flush=True)
+            await store.add_resources({"llm": gateway.as_resource()})
+            rollout = await store.enqueue_rollout("hello")
+            (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+            print("RESULT", ended.status, flush=True)
+
+    backend = {"model": "openai/echo", "api_base": os.environ["ECHO"]}
+    models = [{"model_name": "echo", "litellm_params": backend}]
+    agl.Trainer(
+        algorithm=Calls(),
+        strategy="cs",
+        llm_proxy={"model_list": models, "open": bool(os.environ.get("OPEN"))},
+    ).fit(agent)
+    """
+
+
+def role(scene, role: str, llm: EchoLLM, **more: str) -> dict[str, str]:
+    """The environment of a process with a role."""
+    token = {"AGL_SERVER_TOKEN": "a long random text"}
+    given = {"AGL_CURRENT_ROLE": role, "ECHO": llm.url}
+    return {**scene.environment, **token, **given, **more}
+
+
+def test_gateway_is_where_runners_of_other_machines_reach_the_store(scene) -> None:
+    script, port = scene.write(WITH_GATEWAY), {"AGL_SERVER_PORT": str(free_port())}
+    host = {"AGL_SERVER_HOST": "0.0.0.0"}
+    with EchoLLM() as llm:
+        command, pipes = [sys.executable, script], {"stdout": subprocess.PIPE, "text": True}
+        runner = subprocess.Popen(command, env=role(scene, "runner", llm, **port), **pipes)
+        try:
+            learner = python(script, env=role(scene, "algorithm", llm, **port, **host), timeout=250)
+        finally:
+            runner.terminate()
+            output, _ = runner.communicate(timeout=250)
+    assert learner.returncode == 0, learner.stderr
+    assert learner.stdout.splitlines()[:2] == ["GATEWAY 0.0.0.0", "RESULT succeeded"]
+    assert f"ENDPOINT http://{own_address()}:" in output
+
+
+def test_open_gateway_is_refused_where_other_machines_reach_the_store(scene) -> None:
+    with EchoLLM() as llm:
+        more = {"AGL_SERVER_HOST": "0.0.0.0", "AGL_SERVER_PORT": str(free_port()), "OPEN": "yes"}
+        environment = role(scene, "algorithm", llm, **more)
+        refused = python(scene.write(WITH_GATEWAY), env=environment, timeout=250)
+    assert refused.returncode == 1
+    assert "leave open out" in refused.stderr.splitlines()[-1]
 
 
 def test_runner_may_stay_in_the_main_process(scene) -> None:

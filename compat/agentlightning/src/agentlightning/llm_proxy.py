@@ -101,7 +101,8 @@ class LLMProxy(_LLMProxy):
         self.model_list: list[ModelConfig] = list(model_list or ())
         """The user's list, as it was given."""
         self._added: dict[str, ModelConfig] = {}
-        is_open = is_loopback(host or "127.0.0.1") and not agls.get("api_key")
+        where = host or getattr(store, "host", None) or "127.0.0.1"
+        is_open = is_loopback(where) and not agls.get("api_key")
         super().__init__(
             port,
             model_list,

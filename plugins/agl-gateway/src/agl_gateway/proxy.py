@@ -75,7 +75,8 @@ class LLMProxy(Gateway):
             whose agent does not, and ``price`` counts for budgets. With the prefix of another
             provider (``anthropic/``, ``azure/``, ...) LiteLLM's library, an extra, calls the model.
         store: Where calls are recorded; needed before ``start``.
-        host: Where to listen; None is 127.0.0.1.
+        host: Where to listen; None is where the store is served if other machines reach that, and
+            127.0.0.1 otherwise.
         num_retries: When a replica cannot be reached or answers 429, 502, 503 or 504, the others
             are tried at once; so many further rounds follow, after waits as long as
             ``Retry-After`` says and the client's deadline allows.
@@ -128,6 +129,7 @@ class LLMProxy(Gateway):
         check_numbers("LLMProxy", above=0, max_pause_seconds=max_pause_seconds)
         if record is not None and replay is not None:
             raise ConfigError("LLMProxy: record and replay are two things; give one of them")
+        self._follows_store = not host
         self.host = host or "127.0.0.1"
         self.address = Address(self.host, port or 0)
         self.num_retries = num_retries
@@ -140,7 +142,7 @@ class LLMProxy(Gateway):
             )
         self.api_key = None if open else api_key or secrets.token_urlsafe(24)
         learn(self.api_key)
-        self._store = store
+        self._store: LightningStore | None = None
         self._tracker = build_component(tracker, group="agl.metrics", expected_type=Tracker)
         limits = {"run_budget": run_budget, "attempt_budget": attempt_budget}
         self._budgets = Budgets(**validate(Budgets, limits, "LLMProxy:"))
@@ -163,12 +165,27 @@ class LLMProxy(Gateway):
         """Attempt id -> how many of its calls will never be stored, whichever start had them."""
         complete = self._replay.add_models if self._replay else list[ModelConfig]
         self._backends = Backends(model_list or (), complete)
+        if store is not None:
+            self.set_store(store)
 
     def get_store(self) -> "LightningStore | None":
         return self._store
 
     def set_store(self, store: "LightningStore") -> None:
+        """See ``Gateway``.
+
+        Raises:
+            ConfigError: Other machines reach the store, and the proxy, as it is open, is for this.
+        """
         self._store = store
+        host = getattr(store, "host", None)  # of a server, whose runners may be elsewhere
+        if host and self._follows_store and not is_loopback(host) and not self.is_running():
+            if self.api_key is None:
+                raise ConfigError(
+                    f"LLMProxy: other machines reach the store at {host!r}, but no proxy with "
+                    "open=True; leave open out, or give host='127.0.0.1'"
+                )
+            self.host = self.address.host = host
 
     def update_model_list(self, model_list: list[ModelConfig]) -> None:
         """See ``Gateway``. Holds for the next request, and for the next try of a call.

@@ -72,19 +72,19 @@ class LightningStoreServer(ForwardingStore):
     ) -> None:
         if sum((sock is not None, uds is not None, host is not None or port is not None)) > 1:
             raise ConfigError("LightningStoreServer: give one of sock, uds, and host and port")
-        self._host = os.path.abspath(uds) if uds is not None else host or DEFAULT_HOST
+        self.host = os.path.abspath(uds) if uds is not None else host or DEFAULT_HOST
         self._port = DEFAULT_PORT if port is None else port
         if sock is not None:
-            self._host, self._port = address_of(sock)
+            self.host, self._port = address_of(sock)
         token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, token) or None
-        if open and (token is not None or not is_loopback(self._host)):
+        if open and (token is not None or not is_loopback(self.host)):
             raise ConfigError(
                 "LightningStoreServer: open=True asks for no token, so it is for loopback and "
                 "excludes token= and AGL_SERVER_TOKEN; leave one of them out"
             )
-        if token is None and not is_loopback(self._host):
+        if token is None and not is_loopback(self.host):
             raise ConfigError(
-                f"LightningStoreServer: host {self._host!r} can be reached from other machines, so "
+                f"LightningStoreServer: host {self.host!r} can be reached from other machines, so "
                 "a token is needed; set AGL_SERVER_TOKEN to a long random text, pass token=..., or "
                 "serve on 127.0.0.1"
             )
@@ -120,7 +120,7 @@ class LightningStoreServer(ForwardingStore):
     @property
     def address(self) -> str:
         """The same without a token: for a log, or together with ``headers``."""
-        thread = self._thread or ServerThread(None, self._host, self._port)
+        thread = self._thread or ServerThread(None, self.host, self._port)
         if not thread.port and not thread.host.startswith("/"):
             raise StoreError("the store server has no address yet; await start() first")
         return thread.url
@@ -159,9 +159,9 @@ class LightningStoreServer(ForwardingStore):
             extra_routes=self._extra_routes,
         )
         # Started again on the port that it had: clients know that one.
-        sock, self._sock = self._sock or bind(self._host, self._port), None
+        sock, self._sock = self._sock or bind(self.host, self._port), None
         thread = ServerThread(
-            app, self._host, sock=sock, drain_seconds=self._drain_seconds, origins=self._origins
+            app, self.host, sock=sock, drain_seconds=self._drain_seconds, origins=self._origins
         )
         self._port = await asyncio.to_thread(thread.start)
         self._thread, self._routes = thread, routes
@@ -189,7 +189,7 @@ class LightningStoreServer(ForwardingStore):
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.address  # raises where it is not known yet
-        return {"_host": self._host, "_port": self._port, "_admin": self._admin}
+        return {"host": self.host, "_port": self._port, "_admin": self._admin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
