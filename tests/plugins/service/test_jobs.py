@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -10,7 +11,7 @@ import pytest
 
 from agl.cli import cli
 from agl.errors import ConfigError
-from agl_http.server import ServerThread
+from agl_http.server import ServerThread, bind
 from agl_http.tokens import with_token
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_service import (
@@ -240,3 +241,29 @@ def test_a_revoked_token_is_refused_and_a_new_one_finds_all(queue, capsys):
     assert [one["id"] for one in queue.client("ann").jobs()] == [job]
     agl("server", "users", "list", *folder)
     assert capsys.readouterr().out == "ann\n"
+
+
+def test_a_job_whose_port_was_taken_gets_another_and_else_keeps_it(queue):
+    job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
+
+    def port_of_start() -> int:
+        stop = threading.Event()
+        thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
+        queue.jobs.change(job, "queued")
+        thread.start()
+        wait_until(lambda: job.state == "running")
+        stop.set()
+        thread.join()
+        return job.port
+
+    first = port_of_start()
+    assert port_of_start() == first
+    with bind("127.0.0.1", first):
+        assert port_of_start() not in (first, 0)
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

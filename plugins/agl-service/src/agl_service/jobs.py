@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import psutil
 from pydantic import TypeAdapter
 
-from agl.errors import UnknownRecordError
+from agl.errors import ConfigError, UnknownRecordError
 from agl_http.server import bind
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
@@ -52,7 +53,7 @@ class Job:
     token: str
     """Of an admin of the store of its run."""
     port: int
-    """Of that store, at every start, so that runners find it again."""
+    """Of that store, where it can be at every start, so that runners find it again."""
     state: State = "queued"
     error: str = ""
     data: str = ""
@@ -120,10 +121,7 @@ class Jobs:
         with self._lock:
             if (known := self._jobs.get((job.user, job.id))) is not None:
                 return known
-            with bind(self.host, job.port) as sock:
-                job.port = sock.getsockname()[1]
-            store = {"server_host": self.host, "server_port": job.port}
-            config["strategy"] = {"type": "cs", "role": "algorithm", **store}
+            config["strategy"] = {"type": "cs", "role": "algorithm", "server_host": self.host}
             config["gateway"] = {"type": "proxy", "host": self.host}
             write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
             self._seen[job.user, job.id] = time.monotonic()
@@ -155,9 +153,13 @@ class Jobs:
         while (folder / LOCK).exists() and is_held(folder / LOCK):
             if stop.wait(LOOK_SECONDS):  # the process of a server that was killed ends soon
                 return None
-        self.change(job, "running", "queued")
+        for port in (job.port, 0):  # another process may have taken the one it had
+            with suppress(ConfigError), bind(self.host, port) as sock:
+                job.port = sock.getsockname()[1]
+                break
+        self.change(job, "running", "queued", "running")
         child = [sys.executable, "-m", "agl_service.child", str(os.getpid()), LOCK]
-        words = [*child, *COMMANDS[job.kind]]
+        words = [*child, *COMMANDS[job.kind], f"strategy.server_port={job.port}"]
         about: dict[str, Any] = {"env": {**os.environ, "AGL_SERVER_TOKEN": job.token}}
         with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
