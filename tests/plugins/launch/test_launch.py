@@ -183,7 +183,7 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
         ("strategy is 'ray'", ["--slurm", "agl.yaml", "strategy.type=ray"]),
         ("strategy.role: the launched file", ["--slurm", "agl.yaml", "strategy.role=both"]),
         ("one of --slurm, --k8s and", ["--k8s", "--slurm", "agl.yaml"]),
-        ("--gpus 1, and write a nodeSelector", ["--k8s", "agl.yaml", "--gpus", "a100:1"]),
+        ("a number; write a nodeSelector", ["--k8s", "agl.yaml", "--gpus", "a100:1"]),
         ("address: the launched", ["--k8s", "agl.yaml", "strategy={type: ray, address: local}"]),
         ("address: the", ["--k8s", "agl.yaml", "strategy={type: ray, address: 'ray://o:1'}"]),
         ("server_host: the", ["--k8s", "agl.yaml", "strategy={type: ray, server_host: 127.0.0.1}"]),
@@ -214,6 +214,16 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
 )
 def test_what_cannot_be_launched_is_refused(agl, file, words, arguments):
     refuses(agl, words, "launch", *arguments)
+
+
+def test_files_over_the_file_are_found_where_the_run_starts(agl, file):
+    (file.parent / "big.yaml").write_text("runners: 3\n")
+    os.chdir(file.parent.parent)  # a fixture goes back
+    folder = file.parent.name
+    for system, place in (("--k8s", ""), ("--skypilot", ""), ("--slurm", f"{folder}/")):
+        call = ("launch", system, f"{folder}/agl.yaml", f"{folder}/big.yaml", "algorithm.steps=3")
+        text = succeeds(agl, *call).out
+        assert f"agl run {place}agl.yaml {place}big.yaml algorithm.steps=3" in text
 
 
 def test_file_that_it_has_written_is_written_anew(agl, file):

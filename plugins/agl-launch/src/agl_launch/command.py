@@ -62,10 +62,9 @@ ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
     "--image", default="agl-runner:latest", show_default=True, help="For Kubernetes: with /project."
 )
 @click.option(
-    "--check/--no-check",
-    default=True,
-    show_default=True,
-    help="Refuse what agl run would refuse here; not if modules or data are only where it runs.",
+    "--no-check",
+    is_flag=True,
+    help="Write also what agl run would refuse here, as if modules or data are only where it runs.",
 )
 @click.pass_context
 def command(
@@ -88,8 +87,7 @@ def command(
         raise click.UsageError("say for what: one of --slurm, --k8s and --skypilot")
     (system,) = chosen
     for name, systems in ONLY_FOR.items():
-        is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
-        if is_given and system not in systems:
+        if system not in systems and context.get_parameter_source(name) != ParameterSource.DEFAULT:
             used = " and ".join(f"--{one}" for one in systems)
             raise click.UsageError(f"--{name} is for {used}; leave it out with --{system}")
     text = render(system, file, overrides, options)

@@ -1,6 +1,7 @@
 """The files that clusters read: templates beside this module, and what is filled in."""
 
 import json
+import os
 import re
 import shlex
 import string
@@ -26,6 +27,12 @@ SET_BY_THE_LAUNCHER = {
     "ray": ("address", "server_host"),
 }
 """Strategy -> its options that would go before what a launched process gets from its cluster."""
+GPUS = {
+    "slurm": (r"([\w.-]+:)?[0-9]+", "a number, or TYPE:NUMBER"),
+    "k8s": (r"[0-9]+", "a number; write a nodeSelector for the type into the file"),
+    "skypilot": (r"0|[\w.-]+:[0-9]+", "TYPE:NUMBER, as H100:1"),
+}
+"""System -> what it takes as GPUs, as a pattern and in words."""
 OWN_RUN_DIR = 'run_dir="agl-runs/slurm-$SLURM_JOB_ID"'
 WRITTEN_BY_US = "written by agl launch"
 """In the first lines of each template."""
@@ -65,16 +72,10 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
             raise ConfigError(
                 f"agl launch: run_dir: it is /runs/NAME of a volume under {system}. Leave it out"
             )
-    gpu_type, _, gpus = options["gpus"].rpartition(":")
-    well_formed = re.fullmatch(r"([\w.-]+:)?[0-9]+", options["gpus"], re.ASCII)
-    if not well_formed or (system == "skypilot" and gpus != "0" and not gpu_type):
-        expected = "TYPE:NUMBER, as H100:1" if system == "skypilot" else "a number, or TYPE:NUMBER"
+    pattern, expected = GPUS[system]
+    if not re.fullmatch(pattern, options["gpus"], re.ASCII):
         raise ConfigError(f"agl launch: --gpus {options['gpus']!r}: expected {expected}")
-    if system == "k8s" and gpu_type:
-        raise ConfigError(
-            f"agl launch: --gpus {options['gpus']!r}: Kubernetes knows the type of a GPU by labels "
-            f"of your nodes. Give --gpus {gpus}, and write a nodeSelector into the file"
-        )
+    gpus = options["gpus"].rpartition(":")[2]
     if system == "slurm" and not options["hours"] * 3600 > options["grace"] + 60:  # nor NaN
         raise ConfigError(
             f"agl launch: --hours {options['hours']:g} is too short for --grace "
@@ -82,10 +83,9 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
             "nothing but queue again. Give more hours, or less grace"
         )
     spec = file.config.store
-    store, place = (spec.get("type"), spec.get("path")) if isinstance(spec, dict) else (spec, None)
-    store = str(store)
-    goes_with_pod = place is not None and not str(place).startswith("/runs/")
-    if store == "memory" or (goes_with_pod and system != "slurm"):
+    spec = spec if isinstance(spec, dict) else {"type": spec}
+    store, on_claim = str(spec.get("type")), str(spec.get("path", "/runs/")).startswith("/runs/")
+    if store == "memory" or not (on_claim or system == "slurm"):
         raise ConfigError(
             f"agl launch: {file.where('store')} ends with its process or machine, so that a job "
             "which starts again could not go on with its run. Leave it out: it is then a file in "
@@ -97,13 +97,15 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
             f"agl launch: {file.where('store')} is another server's, which does not tell runners "
             "that the run has ended. Leave it out, or give postgresql://..., which the run serves"
         )
-    if options["check"]:
+    if not options["no_check"]:
         _check(file, kind, options)
     name = re.sub(r"[^a-z0-9]+", "-", (options["name"] or path.resolve().parent.name).lower())
     name = re.sub(r"^-*(?=[0-9]|$)", "agl-", name).strip("-")[:40].strip("-")
     said = re.findall(r"(?<!\$)\$\{(\w+)\}", f"{file.values}")
     variables = sorted({"AGL_SERVER_TOKEN", *said})
-    config = path if system == "slurm" else Path(path.name)
+    words = [str(path), *overrides]
+    if system != "slurm":  # it starts in the folder of the file
+        words = [one if "=" in one else os.path.relpath(one, path.parent) for one in words]
     run_dir = file.values.get("run_dir")
     # A text of JSON is one of YAML; a command in a block of YAML must be one line.
     options = {**options, "image": json.dumps(options["image"])}
@@ -114,7 +116,7 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
         options,
         folder=json.dumps(str(path.parent)),
         name=name,
-        run=shlex.join(["agl", "run", str(config), *overrides]),
+        run=shlex.join(["agl", "run", *words]),
         run_dir=shlex.quote(f"run_dir={run_dir}") if run_dir else OWN_RUN_DIR,
         minutes=round(options["hours"] * 60) if system == "slurm" else 0,
         half=options["grace"] // 2,
