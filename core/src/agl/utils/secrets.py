@@ -47,12 +47,10 @@ _FORMS = (
     _TOKEN_IN_PATH,
     _PASSWORD,
     re.compile(r"\b((?:Bearer|Basic) )(?=\S{0,200}\d)[\w.~+/=-]{8,}"),
-    # Tokens of a store, see agl_http.tokens; keys of AWS, Hugging Face, GitHub, OpenAI.
-    re.compile(
-        r"()\b(?:[a-z]{5,7}\.\d+\.\d+\.[\w~-]*\.[0-9a-f]{32}|(?:AKIA|ASIA)[A-Z\d]{16}"
-        r"|hf_[A-Za-z\d]{34}|gh[a-z]_[A-Za-z\d]{36,255}|github_pat_\w{50,255})\b"
-        r"|(?<![\w-])sk-(?=[\w-]{0,200}\d)[\w-]{20,}"
-    ),
+    # Tokens of a store, see agl_http.tokens; keys of OpenAI, AWS, Hugging Face and GitHub.
+    re.compile(r"()\b[a-z]{5,7}\.\d+\.\d+\.[\w~-]*\.[0-9a-f]{32}\b"),
+    re.compile(r"()(?<![\w-])(?:sk-(?=[\w-]*\d)[\w-]{20,}|(?:AKIA|ASIA)[A-Z\d]{16}\b)"),
+    re.compile(r"()\b(?:hf_[A-Za-z\d]{34}|gh[a-z]_[A-Za-z\d]{36,}|github_pat_\w{50,})\b"),
 )
 
 
@@ -66,10 +64,7 @@ def hide(text: str) -> str:
 
 
 def hide_tokens(attributes: Mapping[str, object]) -> dict[str, str]:
-    """Those attributes that have our own tokens in addresses, without these.
-
-    All else is the agent's, and stays.
-    """
+    """Those attributes that have our own tokens in addresses, without these; no others."""
     return {
         name: _PASSWORD.sub(rf"\1{HIDDEN}", _TOKEN_IN_PATH.sub(rf"\1{HIDDEN}", value))
         for name, value in attributes.items()
