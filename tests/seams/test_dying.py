@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import textwrap
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 import agl
-from agl.errors import RunnerCrashError, StoreDiskError, StoreUnavailableError
+from agl.errors import AlgorithmError, RunnerCrashError, StoreDiskError, StoreUnavailableError
 from agl.store.release import release_claim
 from agl.utils.life_cycle import worker_name
 from agl_processes.reports import Reports
@@ -294,6 +295,28 @@ def test_store_server_that_dies_ends_the_run(scene: Scene) -> None:
     assert code == 1
     assert results == []
     assert "StoreUnavailableError" in errors
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_errors_of_one_kind_in_a_group_are_said_by_the_first(strategy: str) -> None:
+    async def fail(number: int) -> None:
+        raise StoreUnavailableError(f"store at http://127.0.0.1:{number}: no answer")
+
+    @agl.algo
+    async def waits(*, store: object) -> None:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            outer.create_task(asyncio.sleep(60))
+            for number in range(1, 9):
+                inner.create_task(fail(number))
+
+    said = "failed: StoreUnavailableError: store at http://127.0.0.1:1: no answer (and 7 more)"
+    with pytest.raises(AlgorithmError, match=re.escape(said)):
+        agl.Trainer(algorithm=waits, strategy=strategy, n_runners=1).fit(nothing)
+
+
+@agl.rollout
+def nothing(task: int) -> float:
+    return 1.0
 
 
 class DiskOf(agl.InMemoryLightningStore):

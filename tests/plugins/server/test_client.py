@@ -285,6 +285,26 @@ async def test_a_store_that_stays_away_is_named(client, caplog):
     await away.close()
 
 
+async def test_a_store_that_was_waited_for_in_vain_is_not_waited_for_again(server):
+    with bind("127.0.0.1", 0) as sock:
+        gone = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    away = LightningStoreClient(gone, retry_delays=(0.01, 0.01, 0.01, 2.0))
+
+    async def seconds_until_refused() -> float:
+        begin = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match=gone):
+            await away.statistics()
+        return time.monotonic() - begin
+
+    assert await seconds_until_refused() > 2.0
+    assert await seconds_until_refused() < 1.5
+    away._transport.addresses = [server.endpoint]
+    await away.statistics()
+    away._transport.addresses = [gone]
+    assert await seconds_until_refused() > 2.0, "another outage"
+    await away.close()
+
+
 async def test_half_a_minute_without_a_store_is_survived_by_default(client):
     assert sum(client._transport.retry_delays) >= 30
 

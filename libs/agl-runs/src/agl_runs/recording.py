@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agl.errors import (
     AlgorithmError,
@@ -208,8 +208,8 @@ class RunRecorder(Recorder):
                 yield now
             except BaseException as raised:
                 error = raised
-                if isinstance(raised, AlgorithmError) and (place := place_in(raised)):
-                    raised.args = (f"{raised} ({place})",)
+                if isinstance(raised, AlgorithmError):
+                    _say_where_and_what(raised)
                 if isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
                     raised.add_note(f"What it has is kept: {now.how_to_go_on}")
                 raise
@@ -220,6 +220,19 @@ class RunRecorder(Recorder):
                     now.result = asyncio.run(summed)
             if now.stopped is not None:
                 raise now.stopped
+
+
+def _say_where_and_what(error: AlgorithmError) -> None:
+    """Add the place in the user's code; of a group, say the first error and how many more."""
+    cause, num_errors = error.__cause__, 1
+    while isinstance(cause, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", cause)
+        num_errors, cause = num_errors + len(group.exceptions) - 1, group.exceptions[0]
+    if cause is not error.__cause__:
+        more = f" (and {num_errors - 1} more)" if num_errors > 1 else ""
+        error.args = (f"the algorithm failed: {type(cause).__name__}: {cause}{more}",)
+    if place := place_in(error):
+        error.args = (f"{error} ({place})",)
 
 
 def _check_no_loop() -> None:

@@ -28,7 +28,9 @@ from agl_server.runner_tokens import TokenSlot
 logger = logging.getLogger("agl.server")
 
 RETRY_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, *[8.0] * 7)
-"""A store that is away for a minute is waited for."""
+"""A store that is away for a minute is waited for, once in an outage."""
+NUM_SHORT_DELAYS = 3
+"""Of these, for requests after one that has waited for all of them in vain."""
 
 _RETRIED = {408, 429, 502, 503, 504}
 
@@ -82,7 +84,7 @@ class Transport:
                 )
         self.addresses = [one.rstrip("/") for one in self.addresses]
         self._sessions = _Sessions(self)
-        self._is_said_away = False
+        self._is_said_away = self._is_given_up = False
         self._num_closes = 0
 
     @property
@@ -147,7 +149,8 @@ class Transport:
         begin = end = 0.0
         num_closes = self._num_closes
         others = [0.0] * (len(self.addresses) - 1)  # these are asked at once
-        delays = [one for each in (0.0, *self.retry_delays) for one in (each, *others)]
+        rounds = self.retry_delays[: NUM_SHORT_DELAYS if self._is_given_up else None]
+        delays = [one for each in (0.0, *rounds) for one in (each, *others)]
         for number, delay in enumerate(delays):
             if failure is not None:
                 # Many clients that lost one server must not come back in step.
@@ -156,7 +159,7 @@ class Transport:
             address = self.address
             try:
                 answer = await self._try(request)
-                self._is_said_away = False
+                self._is_said_away = self._is_given_up = False
                 return answer
             except _NoAnswer as error:
                 if self._num_closes != num_closes:
@@ -167,7 +170,7 @@ class Transport:
                     ) from None
                 if failure is None:
                     begin = time.monotonic()
-                    end = begin + sum(self.retry_delays)
+                    end = begin + sum(rounds)
                     self._say_who_is_away(error, end - begin)
                 if self.address == address and others:  # else another call has moved on
                     self.addresses.append(self.addresses.pop(0))
@@ -178,6 +181,7 @@ class Transport:
         assert failure is not None
         if failure.error is not None:
             raise failure.error
+        self._is_given_up = True
         outage = time.monotonic() - begin
         lost = "; whether the last request was carried out is not known" if maybe_done else ""
         raise StoreUnavailableError(
