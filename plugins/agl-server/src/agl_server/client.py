@@ -52,7 +52,7 @@ class LightningStoreClient(LightningStore):
             servers before one database, a list, or a text with commas: when one gives no answer,
             the next is asked. They have the same ``AGL_SERVER_TOKEN``.
         retry_delays: Seconds before each repetition of a request that got no answer; together they
-            are how long an outage may last.
+            are how long an outage may last. In one that lasts longer, later requests take three.
         request_timeout: Seconds that one request may take, beyond what it was asked to wait.
         connection_timeout: Seconds that connecting may take.
         token: A token of the server, or where one will be read from. None takes the one in the
