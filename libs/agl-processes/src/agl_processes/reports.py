@@ -38,13 +38,9 @@ class Reports:
         if self._loop is not None and not self._loop.is_closed():
             if isinstance(report, RunnerDied):
                 how = "is given up" if report.given_up else "has ended"
-                logger.warning(
-                    "Runner %d (%s) %s: %s",
-                    report.worker_id,
-                    _name_of(report),
-                    "is replaced" if report.is_replaced else how,
-                    report.message,
-                )
+                how = "is replaced" if report.is_replaced else how
+                about = report.worker_id, _name_of(report), how, report.message
+                logger.warning("Runner %d (%s) %s: %s", *about)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, report)
 
     async def follow(self, store: LightningStore) -> None:
