@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import multiprocessing
+import os
 import pickle
 import sys
 import threading
@@ -13,7 +15,8 @@ from tests.run_agents import running
 import agl
 from agl.errors import ConfigError
 from agl_ray import strategy
-from agl_ray.actor import _LeavingStore, _LeftError
+from agl_processes.supervisor import RunnerDied
+from agl_ray.actor import RunnerActor, _LeavingStore, _LeftError
 from agl_ray.strategy import RayExecutionStrategy
 
 LOCK = threading.Lock()
@@ -60,6 +63,19 @@ def test_actor_has_as_many_runners_as_one_cpu_or_gpu_has_room_for(options, numbe
     assert RayExecutionStrategy(**given).runners_per_actor == number
 
 
+def test_run_of_one_role_is_refused(monkeypatch):
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
+    with pytest.raises(ConfigError, match="unset AGL_CURRENT_ROLE=runner"):
+        RayExecutionStrategy(address="local")
+
+
+def test_project_beside_an_environment_is_no_part_of_it():
+    installed = [pytest.__file__, asyncio.__file__]
+    beside = [f"{sys.prefix}-project", f"{sys.base_prefix}/src/app"]
+    found = strategy._of_project([*map(os.path.dirname, installed), *beside])
+    assert found == beside
+
+
 def test_trainer_says_how_many(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://192.0.2.1:10001")
     trainer = agl.Trainer(strategy={"type": "ray", "resources": {"gpu": 0.5}}, n_runners=3)
@@ -85,6 +101,19 @@ def test_agent_of_a_module_goes_by_name_and_its_trainer_stays(monkeypatch):
 def test_what_cannot_be_pickled_is_refused():
     with pytest.raises(ConfigError, match=r"cannot be pickled \(TypeError: .*lock"):
         strategy._pickled(lambda: LOCK)
+
+
+@pytest.mark.parametrize(
+    ("message", "is_for_all"),
+    [("StoreDiskError: store 'a': full", True), ("StoreUnavailableError: nothing answers", False)],
+)
+def test_full_disk_ends_the_run_and_not_a_node_that_is_cut_off(message, is_for_all):
+    actor = object.__new__(RunnerActor)
+    actor._numbers = range(4, 6)
+    actor._pipe, process = multiprocessing.Pipe()
+    process.send(RunnerDied(1, 77, message, False, store_away=True))
+    said = actor.report()
+    assert (said.worker_id, said.store_away) == (5, is_for_all)
 
 
 async def test_runner_leaves_once_it_was_idle_for_a_while(monkeypatch, memory_store):

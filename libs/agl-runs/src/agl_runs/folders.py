@@ -27,7 +27,7 @@ starts as ``generation``."""
 STORE: Final = "store.db"
 CONFIG: Final = "config.yaml"
 """In a run's folder: the configuration with all values in force, without secrets."""
-_LOCK: Final = "trainer.lock"
+LOCK: Final = "trainer.lock"
 _CLOCKS_APART_SECONDS: Final = 300.0
 """The store's clock and this machine's may differ by so much."""
 _check = TypeAdapter(RunId).validate_python
@@ -71,7 +71,7 @@ def known_run(folder: Path) -> tuple[str, int] | None:
 
 
 @contextlib.contextmanager
-def hold_folder(folder: Path, lock_name: str = _LOCK) -> Generator[None]:
+def hold_folder(folder: Path, lock_name: str = LOCK) -> Generator[None]:
     """A block in which no other process uses the run in a folder.
 
     The system ends it when the process dies. A process forked from this one does not hold the run.
@@ -125,7 +125,7 @@ def _is_held(folder: Path) -> bool | None:
     A trainer has none where its run was not named. One that is killed leaves it, free.
     """
     try:
-        return is_held(folder / _LOCK)
+        return is_held(folder / LOCK)
     except OSError:
         return None
 

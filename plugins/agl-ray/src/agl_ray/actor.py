@@ -19,7 +19,7 @@ from typing import Any
 
 import agl
 from agl.env import LightningEnvVar
-from agl.errors import StoreError
+from agl.errors import StoreDiskError, StoreError
 from agl.execution.base import AT_WORK, RunnerBundle
 from agl.store.forwarding import StandInStore
 from agl.utils.life_cycle import worker_name
@@ -78,7 +78,9 @@ class RunnerActor:
             return said
         number = self._numbers[said.worker_id]
         if isinstance(said, RunnerDied):
-            said = replace(said, store_away=False)  # for this node alone, perhaps
+            # A store that cannot be reached may be away for this node alone; not so a full disk.
+            is_full = said.message.startswith(StoreDiskError.__name__)
+            said = replace(said, store_away=said.store_away and is_full)
         return replace(said, worker_id=number, name=worker_name(number, said.pid))
 
     def stop(self) -> None:
@@ -91,12 +93,17 @@ def main() -> None:
     parent, actor = os.getppid(), Connection(int(sys.argv[1]))
     work: Work = actor.recv()
     setup_logging(work.log_level)
-    how = "Ship the agent's code with runtime_env: {working_dir: ., pip: [...]}"
+    how = (
+        "Ship the agent's code with runtime_env: {working_dir: FOLDER, pip: [...]}. FOLDER is that "
+        "from which the agent is imported, and relative to where the command runs"
+    )
     try:
         runner: RunnerBundle = pickle.loads(work.pickled)
         asyncio.run(_reach(work))
     except Exception as error:
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreDiskError):
+            how = "Free space on the disk of the store"
+        elif isinstance(error, StoreError):
             how = "Set server_host to an address of the driver's machine that nodes reach"
         why = f"{type(error).__name__}: {error}. {how}"
         actor.send(f"ConfigError: node {socket.gethostname()}: {why}")

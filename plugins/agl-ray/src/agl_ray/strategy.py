@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from agl_http.tokens import issue_token
 from agl_processes.reports import Reports
 from agl_processes.supervisor import Supervisor
 from agl_ray.cluster import END_SECONDS, Job, start
+from agl_runs.folders import FILE, LOCK, STORE
 
 ON_NODES = ("AGL_CONCURRENCY", "AGL_DISABLE_PLUGINS", "AGL_EMITTER_DEBUG", "AGL_STRICT_PLUGINS")
 """Variables that go along."""
@@ -75,6 +77,10 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         n_runners: int | None = None,
     ) -> None:
         name = "strategy 'ray'"
+        if (role := resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE)) not in (None, "both"):
+            raise ConfigError(
+                f"{name} brings the runners to the nodes; unset AGL_CURRENT_ROLE={role}"
+            )
         given = one_of(name, runners=runners, n_runners=n_runners)
         most = 1 if given is None else given
         check: Any = check_numbers
@@ -106,13 +112,13 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
     def supervise(
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
-        self._pickled = _pickled(runner)
+        self._pickled, self._store_file = _pickled(runner), getattr(store, "path", None)
         return Supervisor(
             start,
             stop,
             self.graceful_timeout + self.terminate_timeout + END_SECONDS,
             on_report=reports.deliver,
-            lost=f"the Ray cluster at {self.address} is lost, as when its head dies",
+            lost=f"the connection to the Ray cluster at {self.address} is lost, as if it had died",
         )
 
     async def on_reached(self, store: LightningStore, supervisor: Supervisor) -> None:
@@ -123,14 +129,13 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         options = {f"num_{one}s": amounts.pop(one, 0) for one in ("cpu", "gpu")}
         options |= {"memory": int(amounts.pop("memory", 0)) or None, "resources": amounts}
         # With a working_dir the nodes have code of their own; else they may share this machine's.
-        path = [] if "working_dir" in self.runtime_env else sys.path
-        path = [one for one in path if not one.startswith((sys.prefix, sys.base_prefix))]
+        path = [] if "working_dir" in self.runtime_env else _of_project(sys.path)
         variables = {name: os.environ[name] for name in ON_NODES if name in os.environ}
         timeouts = self.graceful_timeout, self.terminate_timeout
         token, level = await issue_token(store, "runner"), logging.getLogger("agl").level
         job = Job(
             self.address,
-            self.runtime_env,
+            self._shipped(),
             options,
             self.n_runners,
             self.min_runners or self.n_runners,
@@ -140,6 +145,26 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             await issue_token(store, "reader"),
         )
         supervisor.send(job)
+
+    def _shipped(self) -> dict[str, Any]:
+        """The runtime_env without what runs in ``working_dir`` keep: no agent is to read it."""
+        folder = self.runtime_env.get("working_dir", "")
+        if not os.path.isdir(folder):
+            return self.runtime_env
+        kept = {
+            root for root, _, files in os.walk(folder) if {LOCK, STORE, FILE}.intersection(files)
+        }
+        if self._store_file is not None:
+            kept.add(f"{self._store_file}*")
+        within = sorted(os.path.relpath(one, folder) for one in kept)
+        excluded = [f"/{one}" for one in within if one != "." and not one.startswith("..")]
+        return self.runtime_env | {"excludes": [*self.runtime_env.get("excludes", ()), *excluded]}
+
+
+def _of_project(path: list[str]) -> list[str]:
+    """What of ``sys.path`` no installation has brought."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    return [one for one in path if not any(Path(one).is_relative_to(own) for own in installed)]
 
 
 class _Pickler(cloudpickle.Pickler):  # which takes code of ``__main__`` along

@@ -49,6 +49,8 @@ import agl
 @agl.rollout
 def agent(task: int) -> float:
     print("in", os.getcwd(), flush=True)
+    assert set(os.listdir()) == {"agl.yaml", "my_agent.py", "tasks.jsonl", "outside"}, os.listdir()
+    assert os.listdir("outside") == ["notes.txt"]
     return float(os.environ["HALF"]) * task
 """
 CONFIG = """
@@ -66,9 +68,14 @@ strategy:
 
 @pytest.mark.parametrize("client", [False, True], ids=["as a driver", "as a client"])
 def test_code_is_shipped(cluster, tmp_path, client):
-    """By ``agl run`` from a folder that no node has in its path."""
+    """By ``agl run`` from a folder that no node has in its path; what runs keep stays here."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/notes.txt").touch()
+    (tmp_path / "agl-runs/another").mkdir(parents=True)
+    (tmp_path / "agl-runs/another/store.db").touch()
     address = cluster.client_address if client else cluster.address
-    run = agl_run(tmp_path, address, working_dir=tmp_path)
+    given = ["store={type: sqlite, path: outside/my.db}", "run_dir=outside/run"] if client else []
+    run = agl_run(tmp_path, address, tmp_path, *given)
     assert run.returncode == 0, run.stderr
     assert "2 succeeded, mean reward 0.750" in run.stderr
     assert "runtime_resources" in run.stdout  # where Ray has unpacked the folder
@@ -89,10 +96,10 @@ def test_cluster_that_is_not_there_ends_the_run(tmp_path):
     assert "the Ray cluster at ray://127.0.0.1:9" in run.stderr
 
 
-def agl_run(folder, address, working_dir):
+def agl_run(folder, address, working_dir, *given):
     (folder / "my_agent.py").write_text(AGENT)
     (folder / "tasks.jsonl").write_text("1\n2\n")
     config = CONFIG.format(address=address, working_dir=working_dir)
     (folder / "agl.yaml").write_text(config)
-    command = [Path(sys.executable).with_name("agl"), "run", "agl.yaml"]
+    command = [Path(sys.executable).with_name("agl"), "run", "agl.yaml", *given]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
