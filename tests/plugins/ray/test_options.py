@@ -14,8 +14,8 @@ from tests.run_agents import running
 
 import agl
 from agl.errors import ConfigError
-from agl_ray import strategy
 from agl_processes.supervisor import RunnerDied
+from agl_ray import strategy
 from agl_ray.actor import RunnerActor, _LeavingStore, _LeftError
 from agl_ray.strategy import RayExecutionStrategy
 
