@@ -81,8 +81,12 @@ def node(cluster, process):
 
 @pytest.mark.parametrize(("kill", "most"), [(runner, 1), (actor, 2), (node, 4)])
 def test_what_dies_costs_its_rollouts_in_flight_one_attempt(scene, cluster, kill, most):
-    run = scene.start(run_of(cluster.address, tasks=16, seconds=2.0))
-    kill(cluster, pid_of(scene, 5))
+    body = run_of(cluster.address, tasks=16)
+    run = scene.start(body.replace("time.sleep(0.3)", 'wait_for("go")'))
+    process = pid_of(scene, 3)  # each of the four runners has a task
+    kill(cluster, process)
+    assert wait_until(lambda: not process.is_running())
+    (scene.folder / "go").touch()
     assert run.wait(timeout=120) == 0, scene.errors.read_text()
     found = attempts_in(scene)
     assert [status for status, _ in found] == ["succeeded"] * 16
