@@ -351,5 +351,6 @@ def test_every_command_that_takes_a_store_server_names_the_variable_of_its_token
     words = ("--url", "--store", "store server")
     taking = [name for name, text in texts.items() if any(word in text for word in words)]
     assert {"ui", "show", "export", "token", "gateway"} <= {*taking}
-    variables = dict.fromkeys(taking, "AGL_SERVER_TOKEN") | {"train": "AGENT_LIGHTNING_API_KEY"}
+    variables = dict.fromkeys(taking, "AGL_SERVER_TOKEN")
+    variables |= dict.fromkeys(("train", "evaluate"), "AGENT_LIGHTNING_API_KEY")
     assert [name for name in taking if variables[name] not in texts[name]] == []

@@ -69,11 +69,18 @@ def test_run_of_one_role_is_refused(monkeypatch):
         RayExecutionStrategy(address="local")
 
 
-def test_project_beside_an_environment_is_no_part_of_it():
-    installed = [pytest.__file__, asyncio.__file__]
+async def test_project_beside_an_environment_is_no_part_of_it(monkeypatch, memory_store):
+    jobs = []
+    installed = [os.path.dirname(module.__file__) for module in (pytest, asyncio)]
     beside = [f"{sys.prefix}-project", f"{sys.base_prefix}/src/app"]
-    found = strategy._of_project([*map(os.path.dirname, installed), *beside])
-    assert found == beside
+    monkeypatch.setattr(sys, "path", [*sys.path, *installed, *beside])
+    ours = RayExecutionStrategy(address="local")
+    ours._pickled = b""
+    server = agl.LightningStoreServer(memory_store)
+    await ours.on_reached(server, types.SimpleNamespace(send=jobs.append))
+    path = jobs[0].work[3]
+    assert path[-2:] == beside
+    assert not {*installed}.intersection(path)
 
 
 def test_trainer_says_how_many(monkeypatch):

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agl.env import DEFAULT_HOST
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -28,6 +30,12 @@ def stop_signal() -> "asyncio.Event":
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_once)
     return stop
+
+
+def host_option(what: str, **more: Any) -> Any:
+    """The option ``--host``; ``what`` continues "Where to listen"."""
+    more = {"default": DEFAULT_HOST, "show_default": True} | more
+    return click.option("--host", help=f"Where to listen{what}", **more)
 
 
 def port_option(default: int | None, **more: Any) -> Any:

@@ -2,19 +2,14 @@
 
 import click
 
-from agl.env import DEFAULT_HOST, LightningEnvVar
-from agl_http.commands import log_level_option, port_option
+from agl.env import LightningEnvVar
+from agl_http.commands import host_option, log_level_option, port_option
 
 DEFAULT_PORT = 4748
 
 
 @click.command("prometheus")
-@click.option(
-    "--host",
-    default=DEFAULT_HOST,
-    show_default=True,
-    help="Where to listen. Anything but loopback needs AGL_SERVER_TOKEN.",
-)
+@host_option(". Anything but loopback needs AGL_SERVER_TOKEN.")
 @port_option(DEFAULT_PORT)
 @click.option(
     "--metrics-path", default="/v1/prometheus", show_default=True, help="Where the metrics are."

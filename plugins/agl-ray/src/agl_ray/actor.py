@@ -93,18 +93,15 @@ def main() -> None:
     parent, actor = os.getppid(), Connection(int(sys.argv[1]))
     work: Work = actor.recv()
     setup_logging(work.log_level)
-    how = (
-        "Ship the agent's code with runtime_env: {working_dir: FOLDER, pip: [...]}. FOLDER is that "
-        "from which the agent is imported, and relative to where the command runs"
-    )
+    how = "Ship its code with runtime_env: {working_dir: FOLDER, pip: [...]}, relative to here"
     try:
         runner: RunnerBundle = pickle.loads(work.pickled)
         asyncio.run(_reach(work))
     except Exception as error:
+        if isinstance(error, StoreError):
+            how = "Set server_host to an address of the driver's machine that nodes reach"
         if isinstance(error, StoreDiskError):
             how = "Free space on the disk of the store"
-        elif isinstance(error, StoreError):
-            how = "Set server_host to an address of the driver's machine that nodes reach"
         why = f"{type(error).__name__}: {error}. {how}"
         actor.send(f"ConfigError: node {socket.gethostname()}: {why}")
         return

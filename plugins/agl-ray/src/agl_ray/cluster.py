@@ -203,7 +203,7 @@ class _Actors:
             try:
                 actor = self._actor.remote(Work(numbers, leaves, *self._job.work))
                 self._actors[first] = actor
-                while not isinstance(said := await _report(actor), str):
+                while not isinstance(said := await _answer(actor.report.remote()), str):
                     running.pop(getattr(said, "worker_id", -1), None)
                     if isinstance(said, RunnerStarted):
                         running[said.worker_id] = said
@@ -244,11 +244,7 @@ class _Actors:
 
 
 def _answer(reference: Any) -> asyncio.Future[Any]:
-    answer = asyncio.wrap_future(reference.future())
+    answer = asyncio.shield(asyncio.wrap_future(reference.future()))
     # Ray answers also who has left, and then nobody asks for an error.
     answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
     return answer
-
-
-async def _report(actor: Any) -> Any:
-    return await asyncio.shield(_answer(actor.report.remote()))

@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,12 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
     def supervise(
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
-        self._pickled, self._store_file = _pickled(runner), getattr(store, "path", None)
+        self._pickled = _pickled(runner)
+        # No agent is to read what runs in this folder keep.
+        folder = self.runtime_env.get("working_dir", "")
+        runs = [one for one, _, names in os.walk(folder) if {LOCK, STORE, FILE} & {*names}]
+        if kept := [f"/{os.path.relpath(one, folder)}" for one in runs if one != folder]:
+            self.runtime_env["excludes"] = [*self.runtime_env.get("excludes", ()), *kept]
         return Supervisor(
             start,
             stop,
@@ -129,13 +133,15 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         options = {f"num_{one}s": amounts.pop(one, 0) for one in ("cpu", "gpu")}
         options |= {"memory": int(amounts.pop("memory", 0)) or None, "resources": amounts}
         # With a working_dir the nodes have code of their own; else they may share this machine's.
-        path = [] if "working_dir" in self.runtime_env else _of_project(sys.path)
+        path = [] if "working_dir" in self.runtime_env else sys.path
+        installed = f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}lib"
+        path = [one for one in path if not one.startswith(installed)]
         variables = {name: os.environ[name] for name in ON_NODES if name in os.environ}
         timeouts = self.graceful_timeout, self.terminate_timeout
         token, level = await issue_token(store, "runner"), logging.getLogger("agl").level
         job = Job(
             self.address,
-            self._shipped(),
+            self.runtime_env,
             options,
             self.n_runners,
             self.min_runners or self.n_runners,
@@ -145,26 +151,6 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             await issue_token(store, "reader"),
         )
         supervisor.send(job)
-
-    def _shipped(self) -> dict[str, Any]:
-        """The runtime_env without what runs in ``working_dir`` keep: no agent is to read it."""
-        folder = self.runtime_env.get("working_dir", "")
-        if not os.path.isdir(folder):
-            return self.runtime_env
-        kept = {
-            root for root, _, files in os.walk(folder) if {LOCK, STORE, FILE}.intersection(files)
-        }
-        if self._store_file is not None:
-            kept.add(f"{self._store_file}*")
-        within = sorted(os.path.relpath(one, folder) for one in kept)
-        excluded = [f"/{one}" for one in within if one != "." and not one.startswith("..")]
-        return self.runtime_env | {"excludes": [*self.runtime_env.get("excludes", ()), *excluded]}
-
-
-def _of_project(path: list[str]) -> list[str]:
-    """What of ``sys.path`` no installation has brought."""
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    return [one for one in path if not any(Path(one).is_relative_to(own) for own in installed)]
 
 
 class _Pickler(cloudpickle.Pickler):  # which takes code of ``__main__`` along

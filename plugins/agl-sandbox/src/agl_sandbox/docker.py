@@ -67,6 +67,8 @@ class DockerSandbox(JsonSandbox):
         ConfigError: There is no such program, or an option makes no sense.
     """
 
+    sockets = SOCKETS
+
     def __init__(
         self,
         image: str,
@@ -164,7 +166,7 @@ class DockerSandbox(JsonSandbox):
         os.chmod(folder, 0o755)
         forwarder = routes.forwarder()
         try:
-            sockets, forward = _sockets(folder, routes, self._inside(folder))
+            sockets, forward = _sockets(folder, routes, self.sockets or folder)
             await forwarder.start(sockets)
             frame = encode({"payload": {**payload, "forward": forward, "folder": FOLDER}})
             command = self.command(name, routes, folder)
@@ -173,10 +175,6 @@ class DockerSandbox(JsonSandbox):
         finally:
             forwarder.close()
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _inside(self, folder: str) -> str:
-        """Where a container finds a folder of sockets."""
-        return SOCKETS
 
     async def _converse(
         self,

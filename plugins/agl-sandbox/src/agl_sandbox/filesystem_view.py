@@ -40,7 +40,9 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
         ConfigError: There is so much of it that this is no project's folder.
     """
     own = [Path(path) for path in (*SYSTEM, sys.prefix, sys.base_prefix)]
-    kept = {path for each in (*shown, *but) for path in (each, *each.parents)}
+    # With links: what hides one hides where it leads.
+    wanted = {*shown, *but} | {path.resolve() for path in (*shown, *but)}
+    kept = {path for each in wanted for path in (each, *each.parents)}
     found: dict[Path, None] = {}
     for root in shown:
         if any(root.is_relative_to(path) for path in own):
@@ -50,7 +52,7 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
                 path = Path(folder, name)
                 if path in kept or name.endswith(MODULES):
                     continue
-                if name.startswith(".") or _is_private(path):
+                if (name.startswith(".") or _is_private(path)) and path.resolve() not in kept:
                     found[path] = None
             done = {*found, *own}
             folders[:] = [name for name in folders if Path(folder, name) not in done]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agl_http.commands import port_option
+from agl_http.commands import host_option, port_option
 
 if TYPE_CHECKING:
     from agl_service.client import Client
@@ -49,7 +49,7 @@ def server() -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--model", envvar="LIGHTNING_MODEL_PATH", required=True, help="Folder or name.")
 @click.option("--algorithm", envvar="LIGHTNING_RL_ALGORITHM", default="grpo", show_default=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where all of it listens.")
+@host_option(", with all that its jobs start.")
 @port_option(8000)
 @folder_option
 def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **about: str) -> None:

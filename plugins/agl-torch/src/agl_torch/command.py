@@ -5,14 +5,12 @@ from typing import Any
 import click
 
 from agl.env import LightningEnvVar
-from agl_http.commands import port_option
+from agl_http.commands import host_option, port_option
 
 
 @click.command("serve", context_settings={"show_default": True})
 @click.argument("model")
-@click.option(
-    "--host", default="127.0.0.1", help="Where to listen. Anything but loopback needs an API key."
-)
+@host_option(". Anything but loopback needs an API key.")
 @port_option(8000)
 @click.option(
     "--api-key",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agl.env import DEFAULT_HOST
-from agl_http.commands import port_option
+from agl_http.commands import host_option, port_option
 
 if TYPE_CHECKING:
     from agl_ui.data_sources import DataSources
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
 
 @click.command("ui")
 @click.argument("store", required=False)
-@click.option(
-    "--host", default=DEFAULT_HOST, show_default=True, help="Where to listen: a name of loopback."
-)
+@host_option(": a name of loopback.")
 @port_option(0)
 @click.option("--open", "is_open", is_flag=True, help="Ask for no key in the address.")
 @click.option("--browse", is_flag=True, help="Open a browser.")

@@ -74,7 +74,7 @@ def test_code_is_shipped(cluster, tmp_path, client):
     (tmp_path / "agl-runs/another").mkdir(parents=True)
     (tmp_path / "agl-runs/another/store.db").touch()
     address = cluster.client_address if client else cluster.address
-    given = ["store={type: sqlite, path: outside/my.db}", "run_dir=outside/run"] if client else []
+    given = ["run_dir=outside/run"] if client else []
     run = agl_run(tmp_path, address, tmp_path, *given)
     assert run.returncode == 0, run.stderr
     assert "2 succeeded, mean reward 0.750" in run.stderr
@@ -86,7 +86,7 @@ def test_agent_that_no_node_can_import_ends_the_run(cluster, tmp_path):
     elsewhere.mkdir()
     run = agl_run(tmp_path, cluster.address, working_dir=elsewhere)
     assert run.returncode == 1
-    ship = "Ship the agent's code with runtime_env"
+    ship = "Ship its code with runtime_env"
     assert f"ModuleNotFoundError: No module named 'my_agent'. {ship}" in run.stderr
 
 
