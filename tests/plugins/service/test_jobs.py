@@ -39,8 +39,9 @@ class Queue:
         self.lines.write_text('{"question": "1?"}\n{"question": "2?"}\n')
         self.start()
 
-    def start(self, **options) -> None:
-        settings = Settings(dict(ALGORITHM), **options)
+    def start(self, credit=None, **options) -> None:
+        given = {"credit": credit} if credit else {}
+        settings = Settings({**ALGORITHM, **given}, **options)
         self.jobs = Jobs(self.folder, "127.0.0.1", settings.jobs_at_once, settings.quotas)
         self.thread = ServerThread(app_of(self.jobs, settings))
         self.thread.start()

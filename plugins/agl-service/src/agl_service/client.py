@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +24,7 @@ from agl_learning.reports.progress_bar import Bar
 from agl_runs.config.datasets import load_dataset
 from agl_runs.folders import new_run_id
 from agl_service.data import PIECE_BYTES, check_tasks
+from agl_service.runtime import air, runtime_config
 from agl_service.workers import Agent, Workers
 
 LOOK_SECONDS = 0.5
@@ -163,7 +164,13 @@ class Client:
         Raises:
             TrainingError: The training failed or was stopped.
         """
-        options = {"epochs": epochs, "batch_size": batch_size, "eval_interval": eval_interval}
+        options: dict[str, Any] = {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "eval_interval": eval_interval,
+        }
+        options |= asdict(runtime_config())
+        options["air"] = options.pop("air_enabled") and bool(air.rules)
         result = self.attach(self._begin("train", data_id, **options), agent_func, nworkers)
         if checkpoint_dir is None:
             return result

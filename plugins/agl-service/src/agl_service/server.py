@@ -12,12 +12,13 @@ from fastapi.responses import FileResponse, JSONResponse
 from pydantic import Field
 
 from agl.errors import AglError, ConfigError, UnknownRecordError
+from agl.plugins import registry
 from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, status_of
 from agl_runs.files import write_whole
 from agl_runs.folders import check_run_id
-from agl_runs.options import Count
+from agl_runs.options import AboveZero, Count
 from agl_runs.records import RunId
 from agl_runs.result import summary_in
 from agl_service import data as files
@@ -44,6 +45,10 @@ class _Job(Body):
     batch_size: Count = 32
     eval_interval: Count = 50
     checkpoint: str | None = None
+    air: bool = False
+    """Whether its agents give rewards to tools."""
+    max_retries: int | None = Field(default=None, ge=0)
+    timeout: AboveZero | None = None
 
 
 def _user(request: Request) -> str:
@@ -96,6 +101,17 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             config["val"] = str(files.file_of(jobs.folder / user, data["test"]))
             every = {"every": asked.eval_interval} if asked.kind == "train" else {}
             options["evaluation"] = {**options.get("evaluation", {}), **every}
+        if asked.air:
+            credit = options.setdefault("credit", "discounted")
+            name = credit if isinstance(credit, str) else credit["type"]
+            if not registry.load(registry.GROUPS["credit"], name).uses_intermediate:
+                raise ConfigError(f"air: the server's credit rule {name!r} uses final rewards only")
+        if asked.max_retries is not None:
+            retries = {"agent": "retry", "timeout": "retry", "retries": asked.max_retries}
+            options["failures"] = {**options.get("failures", {}), **retries}
+        if asked.timeout is not None:
+            limit = {"timeout_seconds": asked.timeout}
+            options["rollouts"] = {**options.get("rollouts", {}), **limit}
         if asked.checkpoint is not None:
             options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
