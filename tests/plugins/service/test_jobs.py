@@ -1,5 +1,6 @@
 """The server in this process, with jobs that nobody runs: records, requests, data, users."""
 
+import asyncio
 import json
 import threading
 import time
@@ -26,6 +27,8 @@ from agl_service.data import check_tasks
 from agl_service.jobs import Jobs, Quotas
 from agl_service.server import app_of, token_of
 from agl_service.settings import Settings, read_settings
+from agl_sqlite import SqliteLightningStore
+from agl_testing.traces import Trace
 
 ALGORITHM = {"type": "grpo", "model": "none", "group_size": 8}
 
@@ -396,3 +399,38 @@ def test_a_job_whose_port_was_taken_gets_another_and_else_keeps_it(queue):
     assert port_of_start() == first
     with bind("127.0.0.1", first):
         assert port_of_start() not in (first, 0)
+
+
+def test_trajectories_are_those_of_the_jobs_rollouts(queue):
+    pytest.importorskip("agl_inspect")
+    ann = queue.client("ann")
+    job = queue.begin(ann)
+    with pytest.raises(InvalidConfigError, match="has no trajectories yet"):
+        next(ann.trajectories(job))
+    run = queue.folder / "ann/jobs" / job / "run"
+    run.mkdir()
+    asyncio.run(record(SqliteLightningStore(run / "store.db")))
+    (found,) = ann.trajectories(job)
+    first, last = found.transitions
+    assert (first.input, first.output, first.reward) == ("Capital of France?", "yes", 0.5)
+    assert last.input == "user: Capital of France?\nassistant: yes\nuser: It is Paris."
+    assert (last.output, last.reward, found.total_reward) == ("yes", 1.0, 1.5)
+    assert found.metadata == {"num_steps": 2}
+    assert last.metadata["messages"][-1] == {"role": "user", "content": "It is Paris."}
+    wait_until(lambda: not list(run.parent.glob("export-*")))
+
+
+async def record(store) -> None:
+    """A rollout of two calls, each with a reward."""
+    await store.enqueue_rollout({"question": "Capital of France?"}, mode="train")
+    rollout = await store.dequeue_rollout()
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    trace = Trace(rollout.attempt.attempt_id)
+    turns = [{"role": "user", "content": "Capital of France?"}]
+    for said, reward in (("It is Paris.", 0.5), ("", 1.0)):
+        trace.gateway([1], [2], messages=turns)
+        trace.reward(reward)
+        turns = [*turns, {"role": "assistant", "content": "yes"}, {"role": "user", "content": said}]
+    await store.add_many_spans([span.model_copy(update=ids) for span in trace.spans])
+    await store.update_attempt(*ids.values(), status="succeeded")
+    await store.close()

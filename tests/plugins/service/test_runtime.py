@@ -166,7 +166,7 @@ def test_instrumentation_is_that_of_openinference():
     runtime.auto_instrument(trace_llm_calls=True, trace_tool_calls=True, trace_context=True)
     assert os.environ["OPENINFERENCE_HIDE_INPUTS"] == "false"
     if find_spec("openinference") is None:
-        with pytest.raises(AglError, match="auto_instrument: .*openinference"):
+        with pytest.raises(AglError, match=r"auto_instrument: .*openinference"):
             Workers(with_tools, 1, "")
     else:
         assert type(Workers(with_tools, 1, "")._tracer).__name__ == "OpenInferenceTracer"

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from agl_runs.config.datasets import load_dataset
 from agl_runs.folders import new_run_id
 from agl_service.data import PIECE_BYTES, check_tasks
 from agl_service.runtime import air, runtime_config
+from agl_service.trajectories import Trajectory, read_trajectories
 from agl_service.workers import Agent, Workers
 
 LOOK_SECONDS = 0.5
@@ -248,6 +249,12 @@ class Client:
     def jobs(self) -> list[dict[str, Any]]:
         """Your jobs, the oldest first: ``id``, ``kind``, ``state``, ``step``, rewards."""
         return self._ask("GET", "/jobs")
+
+    def trajectories(self, job: str) -> Iterator[Trajectory]:
+        """What the agents of a training did, rollout by rollout."""
+        answer = self._request("GET", f"/jobs/{job}/trajectories")
+        with _answering(self._url):
+            yield from read_trajectories(answer.iter_lines())
 
     def stop(self, job: str) -> None:
         """Stop a job; its checkpoints stay."""

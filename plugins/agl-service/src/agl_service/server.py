@@ -3,6 +3,8 @@
 import json
 import math
 import secrets
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import Body as Content, Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import Field
+from starlette.background import BackgroundTask
 
 from agl.errors import AglError, ConfigError, UnknownRecordError
 from agl.plugins import registry
@@ -17,7 +20,7 @@ from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, status_of
 from agl_runs.files import write_whole
-from agl_runs.folders import check_run_id
+from agl_runs.folders import STORE, check_run_id
 from agl_runs.options import AboveZero, Count
 from agl_runs.records import RunId
 from agl_runs.result import summary_in
@@ -142,6 +145,19 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         if file not in _files(folder):
             raise UnknownRecordError(f"checkpoint {name!r} has no file {file!r}")
         return FileResponse(folder / file)
+
+    @api.get("/jobs/{job_id}/trajectories")
+    def export(user: User, job_id: str) -> Response:
+        folder = jobs.folder_of(jobs.get(user, job_id))
+        out = folder / f"export-{secrets.token_hex(8)}.jsonl"
+        words = ["export", "--as", "sft", "--credit", "per_call", "-o", str(out)]
+        command = [sys.executable, "-c", "from agl.cli import main; main()", *words]
+        ended = subprocess.run(
+            [*command, "--path", str(folder / RUN / STORE)], capture_output=True, text=True
+        )
+        if ended.returncode:
+            raise ConfigError(f"job {job_id!r} has no trajectories yet: {ended.stderr.strip()}")
+        return FileResponse(out, background=BackgroundTask(out.unlink))
 
     def shown(job: Job) -> dict[str, Any]:
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
