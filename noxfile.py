@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -105,6 +106,11 @@ def install(session: nox.Session, *requirements: str) -> None:
     fresh = [f"--reinstall-package={name}" for name in FOLDERS]
     options = fresh if session.venv_backend == "uv" else []
     session.install(*options, *from_clone(*requirements))
+
+
+def own_ray() -> dict[str, str]:
+    """Variables with which Ray does not find a cluster that another session has begun beside."""
+    return {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-")}
 
 
 @nox.session
@@ -426,7 +432,7 @@ def verl_cpu(session: nox.Session) -> None:
     )  # fmt: skip
     session.run("pyright", "-p", "plugins/agl-verl")
     # Ray's workers are nicer than all else, and starve beside other sessions.
-    env = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0"}
+    env = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0", **own_ray()}
     if "--long" in session.posargs:
         # The agent of examples/spider.
         session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("lang")))
@@ -503,8 +509,9 @@ def containers(session: nox.Session) -> None:
 def ray(session: nox.Session) -> None:
     """Runs on a real Ray cluster of several nodes on this machine, of which parts are killed."""
     install(session, CORE, "agl-ray", *TEST_TOOLS[:3])
+    env = {**QUIET, **own_ray()}
     for folder in ("tests/plugins/ray", "tests/plugins/ray/real"):
-        session.run("pytest", "-W", "default", folder, *session.posargs, env=QUIET)
+        session.run("pytest", "-W", "default", folder, *session.posargs, env=env)
 
 
 @nox.session
@@ -595,7 +602,7 @@ def calc_x(session: nox.Session) -> None:
     tests = [f"tests/examples/test_{name}.py" for name in ("calc_x", "rag")]
     session.run(
         "pytest", "-W", "default", *tests, "--durations=5", *session.posargs,
-        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        env={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **own_ray()},
     )  # fmt: skip
 
 
