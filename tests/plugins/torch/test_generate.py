@@ -9,7 +9,7 @@ import transformers
 
 from agl.errors import ConfigError
 from agl_models.sampling.sequences import Completion, SamplingRequest
-from agl_models.sampling.text_stream import TextStream, _uncertain
+from agl_models.sampling.text_stream import TextStream
 from agl_torch.draws import CHANCES, draw, sampling_distribution
 from agl_torch.generate import Sampler
 
@@ -287,7 +287,19 @@ async def test_text_is_streamed_as_it_becomes_certain_and_decoded_once(byte_toke
     assert counting.decoded < 20 * len(token_ids)
 
 
-def test_what_may_be_cut_is_held_back_whichever_stop_text_comes_first():
-    assert _uncertain("xa", ("b", "ab")) == 1
-    assert _uncertain("xab", ("b", "ab")) == 2
-    assert _uncertain("<call>x</call> Ob", ("Ob", "<call>")) == 17
+@pytest.mark.parametrize(
+    ("said", "stop", "sent"),
+    [
+        ("xa", ("b", "ab"), "x"),
+        ("xab", ("b", "ab"), "x"),
+        ("<call>x</call> Ob", ("Ob", "<call>"), ""),
+    ],
+)
+async def test_what_may_be_cut_is_held_back_whichever_stop_text_comes_first(
+    said, stop, sent, byte_tokenizer
+):
+    stream = TextStream(byte_tokenizer.decode, [SamplingRequest([1], 9, stop=stop)])
+    for token in byte_tokenizer.encode(said):
+        stream.requests[0].on_token(token, 0.0)
+    done = asyncio.create_task(asyncio.sleep(0))
+    assert "".join([text async for *_, text in stream.tokens([done])]) == sent
