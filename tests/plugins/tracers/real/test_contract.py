@@ -11,4 +11,5 @@ pytestmark = pytest.mark.timeout(300)
 class TestTracer(TracerContract):
     @pytest.fixture
     def tracer(self, process_tracer):
+        process_tracer.init_worker(0)  # a test before may have given it a store
         return process_tracer
