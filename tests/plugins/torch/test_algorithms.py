@@ -147,7 +147,26 @@ def test_loss_and_gradient_are_those_in_numpy(name, options, spread, microbatch_
 
 @pytest.mark.parametrize(("name", "options"), [("gspo", {}), ("rloo", {"clip": {"high": 0.01}})])
 def test_rounding_in_16_bits_holds_no_row_that_these_weights_sampled(name, options, tokenizer):
-    model = build_model()
+    for seed in range(20):  # processors round differently: the first model with a gap that matters
+        algorithm, weighed = _sampled_in_16_bits(name, options, build_model(seed), tokenizer)
+        measured, used = algorithm.update(weighed)
+        if measured["logprob_gap"] > 0.001:
+            break
+    assert measured["logprob_gap"] > 0.001
+    assert measured["clip_fraction"] == 0
+    assert used == weighed
+    weighed[0].row.logprobs[:] = [one - 1 for one in weighed[0].row.logprobs]
+    assert algorithm.update(weighed)[1] == weighed[1:]
+    version = algorithm._server.version
+    for one in weighed[1:]:
+        one.row.logprobs[:] = [each - 1 for each in one.row.logprobs]
+    assert algorithm.learn_now(weighed)[1] == []  # these weights stay what they are
+    assert (algorithm._server.version, algorithm.weights_version) == (version, 3)
+    algorithm._learner.options.sampling_correction = SamplingCorrection(type="none")
+    assert algorithm.update(weighed)[0]["clip_fraction"] > 0
+
+
+def _sampled_in_16_bits(name, options, model, tokenizer):
     options = {"learning_rate": 0.0, "dtype": "bfloat16", "memory": 100, **options}
     algorithm = ALGORITHMS[name](model="none", **options)
     algorithm._server = InferenceServer(model, tokenizer, dtype="bfloat16")
@@ -164,19 +183,7 @@ def test_rounding_in_16_bits_holds_no_row_that_these_weights_sampled(name, optio
         row = training_row(tokens, [(start, len(tokens))], rollout_id=f"r{n}", **given)
         advantage = Advantage(value=[-1, 1][n % 2], group="", because="", estimator="grpo")
         weighed.append(Weighed(row, [advantage]))
-    measured, used = algorithm.update(weighed)
-    assert measured["logprob_gap"] > 0.0001  # by the processor: 0.0004 on one
-    assert measured["clip_fraction"] == 0
-    assert used == weighed
-    weighed[0].row.logprobs[:] = [one - 1 for one in weighed[0].row.logprobs]
-    assert algorithm.update(weighed)[1] == weighed[1:]
-    version = algorithm._server.version
-    for one in weighed[1:]:
-        one.row.logprobs[:] = [each - 1 for each in one.row.logprobs]
-    assert algorithm.learn_now(weighed)[1] == []  # these weights stay what they are
-    assert (algorithm._server.version, algorithm.weights_version) == (version, 3)
-    algorithm._learner.options.sampling_correction = SamplingCorrection(type="none")
-    assert algorithm.update(weighed)[0]["clip_fraction"] > 0
+    return algorithm, weighed
 
 
 def collected_of(rows, tasks=2):
