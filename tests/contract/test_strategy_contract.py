@@ -21,7 +21,7 @@ def in_the_main_thread():
 
 
 def in_processes():
-    return agl.ClientServerExecutionStrategy(n_runners=2, graceful_timeout=10, server_port=0)
+    return agl.ClientServerExecutionStrategy(n_runners=2, graceful_timeout=0.5, server_port=0)
 
 
 class TestStrategies(StrategyContract):

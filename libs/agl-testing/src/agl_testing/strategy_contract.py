@@ -1,7 +1,7 @@
 """What every execution strategy must do, as a pytest class over a small algorithm and runner.
 
-The strategy has two runners or more, and gives them as long to finish as a busy machine may need:
-ten seconds, say. Algorithm and runners meet only in the store, so they may run anywhere.
+The strategy has two runners or more. It may give them little time to finish: who is told to stop
+notes its end. Algorithm and runners meet only in the store, so they may run anywhere.
 """
 
 import asyncio

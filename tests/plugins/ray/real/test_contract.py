@@ -13,5 +13,5 @@ class TestRay(StrategyContract):
             runners=2,
             resources={"cpu": 0.1},
             address=cluster.address,
-            graceful_timeout=10,
+            graceful_timeout=0.5,
         )
