@@ -17,7 +17,7 @@ from agl.errors import (
 )
 from agl.plugins.build import build_component, plan_component
 from agl_runs.config.file import CheckedConfig, check_config, load_config
-from agl_runs.config.overrides import apply_overrides, parse_yaml
+from agl_runs.config.overrides import apply_overrides, naming, parse_yaml
 from agl_runs.secrets import redact
 
 
@@ -445,3 +445,12 @@ def test_an_error_names_the_file_that_has_the_key(project, base, layer, message)
     with pytest.raises(AglError) as caught:
         check(project, *lay(project, big=f"{layer}\n"))
     assert str(caught.value).startswith(message)
+
+
+def test_an_error_that_names_its_file_is_the_one_that_was_raised():
+    layers = [(Path("agl.yaml"), {}), (Path("big.yaml"), {"runners": 1})]
+    error = ConfigError("agl.yaml: runners: expected less")
+    with pytest.raises(ConfigError) as caught, naming(layers):
+        raise error
+    assert caught.value is error
+    assert str(error) == "big.yaml: runners: expected less"

@@ -75,7 +75,7 @@ async def test_project_beside_an_environment_is_no_part_of_it(monkeypatch, memor
     beside = [f"{sys.prefix}-project", f"{sys.base_prefix}/src/app"]
     monkeypatch.setattr(sys, "path", [*sys.path, *installed, *beside])
     ours = RayExecutionStrategy(address="local")
-    ours._pickled = b""
+    ours._pickled, ours._shipped = b"", {}
     server = agl.LightningStoreServer(memory_store)
     await ours.on_reached(server, types.SimpleNamespace(send=jobs.append))
     path = jobs[0].work[3]

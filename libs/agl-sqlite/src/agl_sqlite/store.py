@@ -68,9 +68,8 @@ class SqliteLightningStore(DatabaseStore[SqliteDatabase]):
             self._watchdog.start()
 
     async def check_health(self) -> None:
-        self._check_usable()
-        self._database.check()
         await super().check_health()
+        self._database.check()
 
     async def restore(self, operation: Callable[[SqliteTables, float], T]) -> T:
         """Put what another file held into the tables as it was; open the store anew afterwards."""

@@ -93,7 +93,7 @@ def main() -> None:
     parent, actor = os.getppid(), Connection(int(sys.argv[1]))
     work: Work = actor.recv()
     setup_logging(work.log_level)
-    how = "Ship its code with runtime_env: {working_dir: FOLDER, pip: [...]}, relative to here"
+    how = "Ship the agent's code with runtime_env: {working_dir: FOLDER, pip: [...]}"
     try:
         runner: RunnerBundle = pickle.loads(work.pickled)
         asyncio.run(_reach(work))

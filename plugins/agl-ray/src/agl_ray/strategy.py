@@ -77,9 +77,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
     ) -> None:
         name = "strategy 'ray'"
         if (role := resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE)) not in (None, "both"):
-            raise ConfigError(
-                f"{name} brings the runners to the nodes; unset AGL_CURRENT_ROLE={role}"
-            )
+            raise ConfigError(f"{name} starts the runners itself; unset AGL_CURRENT_ROLE={role}")
         given = one_of(name, runners=runners, n_runners=n_runners)
         most = 1 if given is None else given
         check: Any = check_numbers
@@ -92,7 +90,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         for one in self.resources:
             if (ours := one.lower()) in ("cpu", "gpu", "memory") and one != ours:
                 raise ConfigError(f"{name}: resources has no {one!r}; write {ours!r}")
-        folder = self.runtime_env.get("working_dir", ".")
+        folder = str(self.runtime_env.get("working_dir", "."))
         if "://" not in folder and not Path(folder).exists():
             raise ConfigError(f"{name}: runtime_env.working_dir: there is no {folder!r} here")
         room = int(1 / max(*self.resources.values(), 1 / MOST_BY_ITSELF) + 1e-9)
@@ -115,14 +113,15 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         # No agent is to read what runs in this folder keep.
         folder = self.runtime_env.get("working_dir", "")
         runs = [one for one, _, names in os.walk(folder) if {LOCK, STORE, FILE} & {*names}]
-        if kept := [f"/{os.path.relpath(one, folder)}" for one in runs if one != folder]:
-            self.runtime_env["excludes"] = [*self.runtime_env.get("excludes", ()), *kept]
+        kept = [f"/{os.path.relpath(one, folder)}" for one in runs if one != folder]
+        excludes = {"excludes": [*self.runtime_env.get("excludes", ()), *kept]} if kept else {}
+        self._shipped = self.runtime_env | excludes
         return Supervisor(
             start,
             stop,
             self.graceful_timeout + self.terminate_timeout + END_SECONDS,
             on_report=reports.deliver,
-            lost=f"the connection to the Ray cluster at {self.address} is lost, as if it had died",
+            lost=f"the connection to Ray at {self.address} is lost, as when its head dies",
         )
 
     async def on_reached(self, store: LightningStore, supervisor: Supervisor) -> None:
@@ -141,7 +140,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         token, level = await issue_token(store, "runner"), logging.getLogger("agl").level
         job = Job(
             self.address,
-            self.runtime_env,
+            self._shipped,
             options,
             self.n_runners,
             self.min_runners or self.n_runners,

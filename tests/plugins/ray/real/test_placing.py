@@ -86,7 +86,7 @@ def test_agent_that_no_node_can_import_ends_the_run(cluster, tmp_path):
     elsewhere.mkdir()
     run = agl_run(tmp_path, cluster.address, working_dir=elsewhere)
     assert run.returncode == 1
-    ship = "Ship its code with runtime_env"
+    ship = "Ship the agent's code with runtime_env"
     assert f"ModuleNotFoundError: No module named 'my_agent'. {ship}" in run.stderr
 
 

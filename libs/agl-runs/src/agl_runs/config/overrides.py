@@ -84,7 +84,8 @@ def naming(layers: Layers) -> Generator[None]:
         while address:
             for path, values in reversed(layers):
                 if address in _addresses(values):
-                    raise type(error)(str(error).replace(start, f"{path.name}: ", 1)) from error
+                    error.args = (str(error).replace(start, f"{path.name}: ", 1),)
+                    raise
             address = address.rpartition(".")[0]
         raise
 
