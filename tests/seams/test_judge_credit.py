@@ -250,7 +250,6 @@ def run_judged(folder, url):
     trainer.fit(says_a_word, [{"words": "one"}, {"words": "two"}])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_judged_run_that_is_killed_asks_about_no_scored_group_again(tmp_path):
     code = f"import sys; from {__name__} import run_judged; run_judged(*sys.argv[1:])"

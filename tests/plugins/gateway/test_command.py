@@ -56,7 +56,7 @@ def gateway():
 
         def start(*arguments: str, before: str = "") -> Process:
             process = Process(*arguments, before=before)
-            stack.callback(process.process.wait)
+            stack.callback(process.process.__exit__, None, None, None)  # closes its pipe, too
             stack.callback(process.process.kill)
             return process
 
@@ -239,7 +239,11 @@ async def test_processes_end_and_start_as_signals_say(bench, several):
     parent = psutil.Process(process.process.pid)
 
     def alive() -> list[psutil.Process]:
-        return [one for one in parent.children() if one.status() != psutil.STATUS_ZOMBIE]
+        found = []
+        for one in parent.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+                found += [one] * (one.status() != psutil.STATUS_ZOMBIE)
+        return found
 
     await until(lambda: len(alive()) == 3)
     ended = alive()[-1]

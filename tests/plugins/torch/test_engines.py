@@ -245,6 +245,7 @@ def is_alone_with_calls(backends, calls) -> bool:
     return done > 0 and min(busy) == 0 and max(busy) == len(calls) - done > 0
 
 
+@pytest.mark.slow  # three processes import torch
 async def test_a_replica_that_is_killed_costs_no_call_and_comes_back(
     line, grpo, tmp_path, vllm_program
 ):
