@@ -15,7 +15,7 @@ from agl.plugins.registry import GROUPS, load
 from agl_testing.new_package import KINDS
 
 ROOT = Path(__file__).parents[3]
-QUICK = ("adapter", "credit")
+QUICK = ("adapter", "credit", "dialect", "hook")
 MARKED = [
     pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.plugins, pytest.mark.nightly])
     for kind in KINDS
@@ -112,6 +112,13 @@ class Mine(CreditRule):
     def assign(self, calls, spans):
         return [Credit.model_construct(reward=float("nan")) for _ in calls]
 """
+MISSPELT = """
+import agl
+
+class Mine(agl.Hook):
+    def on_steps_end(self, step):
+        pass
+"""
 IGNORES_VAL = """
 import agl
 
@@ -142,8 +149,15 @@ class Mine(agl.Algorithm):
             "'tasks to measure with are used or refused' is broken: ``check_datasets`` refuses "
             "those that ``run`` would leave unused. Got: AssertionError: no rollout is of val's",
         ),
+        (
+            "hook",
+            MISSPELT,
+            "'its methods are hooks' is broken: Each has the name of a hook, and takes "
+            "arguments that the hook has. Got: agl.errors.ConfigError: hook plugin 'mine_mod.Mine':"
+            " there is no hook 'on_steps_end'",
+        ),
     ],
-    ids=["adapter", "credit", "algorithm"],
+    ids=["adapter", "credit", "algorithm", "hook"],
 )
 def test_check_says_what_is_broken(agl, install, kind, source, sentence):
     install("agl-mine", {"mine_mod.py": source}, {GROUPS[kind]: {"mine": "mine_mod:Mine"}})
@@ -210,6 +224,20 @@ def test_check_tests_nothing_whose_extra_is_missing(agl, install):
     shown = agl("plugins", "check", "mine")
     assert shown.code == 0
     assert "skipped: needs nonesuch>=2; there is none. Run: " in shown.out
+
+
+def test_check_runs_hook_plugins_as_they_are_in_every_run(agl, install):
+    code = """
+        import agl
+
+        @agl.hookimpl
+        def on_step_end(step, metrics):
+            metrics.clear()
+    """
+    install("agl-mine", {"mine_mod.py": code}, {"agl.plugins": {"mine": "mine_mod"}})
+    shown = agl("plugins", "check", "plugin/mine")
+    assert "'it raises nothing and changes nothing' is broken: In a run" in shown.out
+    assert "| 2 of 3 kept |" in shown.out
 
 
 def test_new_imports_no_suite():

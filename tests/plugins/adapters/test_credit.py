@@ -351,3 +351,13 @@ def test_an_agents_span_that_looks_like_a_rules_earns_nothing_beside_a_grade(tra
     grade = {"agentlightning.graded": True, "agentlightning.reward.0.value": 0.5}
     trace.span("agentlightning.annotation", grade)
     assert (9.0 in rewards(trace, "per_call")) is counts
+
+
+def test_a_reward_that_links_to_a_tool_is_of_the_call_that_asked_for_it(trace) -> None:
+    trace.gateway([1], [2])
+    tool = trace.span("search", {"tool.name": "search"})
+    trace.gateway([3], [4])
+    link = make_link_attributes({"span_id": tool.span_id})
+    reward = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": 0.25}
+    trace.span("agentlightning.annotation", {**reward, **link})
+    assert rewards(trace, "per_call") == [0.25, None]

@@ -58,19 +58,24 @@ def until(holds: Callable[[], object], process: "Popen[Any]") -> None:
         time.sleep(0.1)
 
 
+def write_tasks(folder: Path, room_of: dict[str, str]) -> None:
+    tasks = [{"question": f"{s} where", "ground_truth": room} for s, room in room_of.items()]
+    for name, often in (("train", 2), ("test", 1)):
+        lines = "".join(f"{json.dumps(task)}\n" for task in tasks * often)
+        (folder / f"{name}.jsonl").write_text(lines)
+
+
 class Server:
     """``agl server start`` in a folder, which can be killed and started again."""
 
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder, self.model, self.port = folder, model, 0
-        tasks = [{"question": f"{s} where", "ground_truth": room} for s, room in ROOM_OF.items()]
-        for name, often in (("train", 2), ("test", 1)):
-            lines = "".join(f"{json.dumps(task)}\n" for task in tasks * often)
-            (folder / f"{name}.jsonl").write_text(lines)
+        write_tasks(folder, ROOM_OF)
         (folder / "ten.py").write_text(TEN_LINES)
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         words = [*AGL, "server", "start", "--model", str(self.model), "--port", str(self.port)]
+        words += more
         log = self.folder / "server.log"
         with log.open("w") as err:
             self.process = Popen([sys.executable, *words, *OPTIONS], cwd=self.folder, stderr=err)
@@ -81,10 +86,10 @@ class Server:
         about = {"cwd": self.folder, "capture_output": True, "text": True}
         return python(*AGL, "server", "users", "add", name, **about).stdout.strip()
 
-    def script(self, address: str, *arguments: str) -> "Popen[str]":
+    def script(self, address: str, *arguments: str, cwd: Path | None = None) -> "Popen[str]":
         env = {**os.environ, "AGENT_LIGHTNING_SERVER_URL": address}
-        about = {"cwd": self.folder, "env": env, "stdout": PIPE, "stderr": PIPE, "text": True}
-        return Popen([sys.executable, "ten.py", *arguments], **about)
+        about = {"cwd": cwd or self.folder, "env": env, "stdout": PIPE, "stderr": PIPE}
+        return Popen([sys.executable, self.folder / "ten.py", *arguments], text=True, **about)
 
     def end(self) -> None:
         self.process.terminate()
@@ -104,8 +109,8 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def server(model, tmp_path):
+def server(request, model, tmp_path):
     made = Server(tmp_path, model)
-    made.start()
+    made.start(*getattr(request, "param", ()))
     yield made
     made.end()

@@ -1,11 +1,13 @@
 """The server in this process, with jobs that nobody runs: records, requests, data, users."""
 
+import asyncio
 import json
 import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from importlib.util import find_spec
 
 import pytest
 
@@ -22,10 +24,13 @@ from agl_service import (
     TrainingError,
 )
 from agl_service.data import check_tasks
-from agl_service.jobs import Jobs
+from agl_service.jobs import Jobs, Quotas
 from agl_service.server import app_of, token_of
+from agl_service.settings import Settings, read_settings
+from agl_sqlite import SqliteLightningStore
+from agl_testing.traces import Trace
 
-ALGORITHM = {"type": "grpo", "model": "none"}
+ALGORITHM = {"type": "grpo", "model": "none", "group_size": 8}
 
 
 class Queue:
@@ -37,9 +42,11 @@ class Queue:
         self.lines.write_text('{"question": "1?"}\n{"question": "2?"}\n')
         self.start()
 
-    def start(self) -> None:
-        self.jobs = Jobs(self.folder, "127.0.0.1")
-        self.thread = ServerThread(app_of(self.jobs, dict(ALGORITHM)))
+    def start(self, credit=None, **options) -> None:
+        given = {"credit": credit} if credit else {}
+        settings = Settings({**ALGORITHM, **given}, **options)
+        self.jobs = Jobs(self.folder, "127.0.0.1", settings.jobs_at_once, settings.quotas)
+        self.thread = ServerThread(app_of(self.jobs, settings))
         self.thread.start()
 
     def client(self, name: str) -> Client:
@@ -243,6 +250,138 @@ def test_a_revoked_token_is_refused_and_a_new_one_finds_all(queue, capsys):
     assert capsys.readouterr().out == "ann\n"
 
 
+FILE = """
+model:
+  path: "meta-llama/Llama-3.2-3B-Instruct"
+  dtype: "bfloat16"
+  tensor_parallel: 4
+
+algorithm:
+  name: "grpo"
+  learning_rate: 5e-7
+  kl_coef: 0.001
+  clip_range: 0.2
+  entropy_coef: 0.01
+  group_size: 8
+
+runtime:
+  max_seq_len: 4096
+  batch_size: 256
+  gradient_accumulation: 4
+  checkpoint_interval: 100
+"""
+
+
+def test_a_file_as_the_description_has_it_is_read(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("agl_torch")
+    file = tmp_path / "server_config.yaml"
+    file.write_text(FILE + "service: {jobs_at_once: 2, quotas: {rollouts: 100}}\n")
+    if find_spec("vllm") is None:
+        with pytest.raises(ConfigError, match="server 'vllm' is not installed here"):
+            read_settings(file, {})
+    read = read_settings(file, {"model.tensor_parallel": 1}, ["group_size=4"])
+    assert read == Settings(
+        algorithm={
+            "type": "grpo",
+            "model": "meta-llama/Llama-3.2-3B-Instruct",
+            "dtype": "bfloat16",
+            "server": {"replicas": 1, "max_model_tokens": 4096},
+            "learning_rate": 5e-7,
+            "kl": {"coefficient": 0.001},
+            "clip": {"low": 0.2, "high": 0.2},
+            "entropy_bonus": 0.01,
+            "group_size": 4,
+            "checkpoints": {"every": 100, "keep_last": 2},
+        },
+        jobs_at_once=2,
+        quotas=Quotas(rollouts=100),
+        batch_size=256,
+    )
+    assert "runtime.gradient_accumulation=4 is not needed" in capsys.readouterr().err
+    monkeypatch.setenv("LIGHTNING_BATCH_SIZE", "16")
+    monkeypatch.setenv("LIGHTNING_LEARNING_RATE", "1e-6")
+    read = read_settings(file, {"model.path": "other", "model.tensor_parallel": 1})
+    assert (read.batch_size, read.algorithm["model"]) == (16, "other")
+    assert (read.algorithm["learning_rate"], read.algorithm["group_size"]) == (1e-6, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    {
+        "model: {pth: x}": r"model\.pth: unknown key\. Did you mean 'model\.path'\?",
+        "runtime: {batch_size: 256}": "which model",
+        "model: {path: x}\nalgorithm: {kl_coeff: 1}": "kl_coeff",
+        "model: {path: x}\nservice: {jobs_at_once: 0}": "jobs_at_once",
+        "model: {path: x}\nservice: {quotas: {rolouts: 1}}": "Did you mean 'rollouts'",
+        "model: x": r"bad\.yaml: model\.x: unknown key",
+        "model: {path: x}\nalgorithm: {name: apo}": "expected grpo",
+    }.items(),
+)
+def test_what_is_wrong_in_a_file_is_said(tmp_path, text, said):
+    pytest.importorskip("agl_torch")
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_settings(tmp_path / "bad.yaml", {})
+
+
+def test_an_update_has_no_more_rollouts_than_the_server_allows(queue):
+    queue.thread.stop()
+    queue.start(batch_size=20)
+    queue.lines.write_text('{"question": "?"}\n' * 12)
+    job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
+    assert job.steps == 6  # 20 rollouts are 2 tasks of 8
+
+
+@pytest.mark.parametrize("quota", [{"rollouts": 30}, {"tokens": 1000}, {"seconds": 5.0}])
+def test_a_quota_that_is_reached_stops_and_refuses_jobs_and_says_so(queue, quota):
+    queue.thread.stop()
+    queue.start(quotas=Quotas(**quota))
+    ann, bob = queue.client("ann"), queue.client("bob")
+    (name, limit), used = *quota.items(), 16
+    for number in range(2):
+        run = queue.folder / "ann/jobs" / queue.begin(ann) / ("run", "agl-runs/evaluated")[number]
+        run.mkdir(parents=True)
+        line = {"step": 1, "rollouts/succeeded": 15, "rollouts/failed": 1, "time/step": 2.5}
+        line |= {"tokens/sampled": 400, "val/tokens/given": 100}
+        (run / "metrics.jsonl").write_text(json.dumps(line))
+        used = {"rollouts": 32, "tokens": 1000, "seconds": 5}[name]
+    said = f"user 'ann' has reached the quota of {name}: {used} of {limit:g}"
+    with pytest.raises(InvalidConfigError, match=said):
+        queue.begin(ann)
+    queue.begin(bob)
+
+
+def test_jobs_run_side_by_side_by_turns_of_users_and_stop_at_a_quota(queue):
+    queue.thread.stop()
+    queue.start(jobs_at_once=2, quotas=Quotas(rollouts=10))
+    ann, bob = queue.client("ann"), queue.client("bob")
+    first, second, other = queue.begin(ann), queue.begin(ann), queue.begin(bob)
+    stop = threading.Event()
+    thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
+    thread.start()
+    try:
+        states = {("ann", first): "running", ("ann", second): "queued", ("bob", other): "running"}
+        jobs = {key: queue.jobs.get(*key) for key in states}
+        wait_until(lambda: {key: job.state for key, job in jobs.items()} == states)
+        run = queue.folder / "ann/jobs" / first / "run"
+        run.mkdir(exist_ok=True)
+        (run / "metrics.jsonl").write_text('{"step": 1, "rollouts/succeeded": 10}\n')
+        wait_until(lambda: jobs["ann", first].state == jobs["ann", second].state == "stopped")
+        with pytest.raises(TrainingError, match="reached the quota of rollouts: 10 of 10"):
+            ann.attach(first)
+        assert jobs["bob", other].state == "running"
+    finally:
+        stop.set()
+        thread.join()
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_job_whose_port_was_taken_gets_another_and_else_keeps_it(queue):
     job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
 
@@ -262,8 +401,36 @@ def test_a_job_whose_port_was_taken_gets_another_and_else_keeps_it(queue):
         assert port_of_start() not in (first, 0)
 
 
-def wait_until(holds) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_trajectories_are_those_of_the_jobs_rollouts(queue):
+    pytest.importorskip("agl_inspect")
+    ann = queue.client("ann")
+    job = queue.begin(ann)
+    with pytest.raises(InvalidConfigError, match="has no trajectories yet"):
+        next(ann.trajectories(job))
+    run = queue.folder / "ann/jobs" / job / "run"
+    run.mkdir()
+    asyncio.run(record(SqliteLightningStore(run / "store.db")))
+    (found,) = ann.trajectories(job)
+    first, last = found.transitions
+    assert (first.input, first.output, first.reward) == ("Capital of France?", "yes", 0.5)
+    assert last.input == "user: Capital of France?\nassistant: yes\nuser: It is Paris."
+    assert (last.output, last.reward, found.total_reward) == ("yes", 1.0, 1.5)
+    assert found.metadata == {"num_steps": 2}
+    assert last.metadata["messages"][-1] == {"role": "user", "content": "It is Paris."}
+    wait_until(lambda: not list(run.parent.glob("export-*")))
+
+
+async def record(store) -> None:
+    """A rollout of two calls, each with a reward."""
+    await store.enqueue_rollout({"question": "Capital of France?"}, mode="train")
+    rollout = await store.dequeue_rollout()
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    trace = Trace(rollout.attempt.attempt_id)
+    turns = [{"role": "user", "content": "Capital of France?"}]
+    for said, reward in (("It is Paris.", 0.5), ("", 1.0)):
+        trace.gateway([1], [2], messages=turns)
+        trace.reward(reward)
+        turns = [*turns, {"role": "assistant", "content": "yes"}, {"role": "user", "content": said}]
+    await store.add_many_spans([span.model_copy(update=ids) for span in trace.spans])
+    await store.update_attempt(*ids.values(), status="succeeded")
+    await store.close()

@@ -6,4 +6,6 @@ from agl_service import (
     Resource as Resource,
     Task as Task,
     TrainingResult as TrainingResult,
+    Trajectory as Trajectory,
+    Transition as Transition,
 )

@@ -70,9 +70,10 @@ def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _suite(component: Component) -> Any:
-    if find_spec(module := f"agl_testing.{component.kind}_contract") is None:
+    kind = "hook" if component.kind == "plugin" else component.kind
+    if find_spec(module := f"agl_testing.{kind}_contract") is None:
         return None
-    return getattr(import_module(module), f"{component.kind.capitalize()}Contract")
+    return getattr(import_module(module), f"{kind.capitalize()}Contract")
 
 
 def _test(component: Component, options: Mapping[str, Any]) -> str:

@@ -11,7 +11,10 @@ from string import Template
 
 import click
 
-KINDS = ("algorithm", "trainer", "tracer", "adapter", "store", "credit", "strategy")
+KINDS = (
+    *("algorithm", "trainer", "tracer", "adapter", "dialect", "store", "credit", "strategy"),
+    "hook",
+)
 """A trainer is an algorithm that trains weights."""
 NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
 USED_BY_NAME = {"trainer": {"agl_adapters", "agl_gateway"}}
@@ -25,7 +28,7 @@ USED_BY_NAME = {"trainer": {"agl_adapters", "agl_gateway"}}
 def command(kind: str, name: str, folder: Path | None) -> None:
     """Write the package agl-NAME with a component of KIND, which passes its contract suite.
 
-    KIND is algorithm, trainer, tracer, adapter, store, credit or strategy.
+    KIND is algorithm, trainer, tracer, adapter, dialect, store, credit, strategy or hook.
     """
     from agl.cli.shared import note
     from agl.errors import ConfigError
@@ -80,5 +83,7 @@ def render(kind: str, name: str, group: str) -> dict[str, str]:
         "README.md": filled("README.md.txt"),
         ".github/workflows/tests.yml": filled("tests.yml.txt"),
         f"src/{values['module']}/__init__.py": source,
-        "tests/test_contract.py": filled("test_contract.py.txt"),
+        "tests/test_contract.py": filled(
+            f"test_{'dialect' if kind == 'dialect' else 'contract'}.py.txt"
+        ),
     }

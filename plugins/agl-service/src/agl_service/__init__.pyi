@@ -9,6 +9,7 @@ from .client import (
     TrainingError as TrainingError,
     TrainingResult as TrainingResult,
 )
+from .trajectories import Trajectory as Trajectory, Transition as Transition
 from .workers import Resource as Resource, Task as Task
 
 __version__: str

@@ -46,17 +46,20 @@ def server() -> None:
 
 
 @server.command("start")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--model", envvar="LIGHTNING_MODEL_PATH", required=True, help="Folder or name.")
-@click.option("--algorithm", envvar="LIGHTNING_RL_ALGORITHM", default="grpo", show_default=True)
+@click.argument("overrides", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
+@click.option("--model", "model__path", help="Folder or name.  [or LIGHTNING_MODEL_PATH]")
+@click.option("--algorithm", "algorithm__name", help="[default: grpo; or LIGHTNING_RL_ALGORITHM]")
+@click.option("--gpus", "model__tensor_parallel", type=int, help="So many sample, each with vLLM.")
+@click.option("--jobs-at-once", "service__jobs_at_once", type=int, help="[default: 1]")
 @host_option(", with all that its jobs start.")
 @port_option(8000)
 @folder_option
-def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **about: str) -> None:
+def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **options: Any) -> None:
     """Serve until told to stop; jobs that were under way go on.
 
-    KEY=VALUE are options of the algorithm, as group_size=8. The address that is printed has the
-    token of the first user in it; `agl server users add` adds others.
+    FILE is in YAML, see docs/howto/train-at-a-server.md. KEY=VALUE are options of the algorithm, as
+    group_size=8. The address that is printed has the token of the first user in it; `agl server
+    users add` adds others.
     """
     from threading import Event
 
@@ -65,14 +68,17 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **abou
     from agl_http.server import ServerThread
     from agl_runs.folders import hold_folder
     from agl_service.jobs import Jobs
-    from agl_service.server import app_of, read_algorithm, read_users
+    from agl_service.server import app_of, read_users
+    from agl_service.settings import read_settings
 
     setup_logging()
-    algorithm = read_algorithm(about["algorithm"], about["model"], overrides)
+    file = Path(overrides[0]) if overrides and "=" not in overrides[0] else None
+    given = {option.replace("__", "."): value for option, value in options.items()}
+    settings = read_settings(file, given, overrides[file is not None :])
     stop, folder = Event(), folder.absolute()
     with hold_folder(folder, "server.lock"):
-        jobs = Jobs(folder, host)
-        thread = ServerThread(app_of(jobs, algorithm), host, port)
+        jobs = Jobs(folder, host, settings.jobs_at_once, settings.quotas)
+        thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -1,4 +1,4 @@
-"""Jobs: records in the folder of a training server, run in turn, each in a process of its own."""
+"""Jobs: records in the folder of a training server, each run in a process of its own."""
 
 import json
 import logging
@@ -8,11 +8,12 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Event, RLock
+from threading import Event, RLock, Thread
 from typing import Any, Literal
 
 import psutil
@@ -24,6 +25,8 @@ from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
 from agl_runs.config.file import as_yaml
 from agl_runs.files import write_whole
+from agl_runs.folders import RUNS
+from agl_runs.options import AboveZero, Count
 from agl_sqlite.lockfile import is_held
 
 logger = logging.getLogger("agl.service")
@@ -59,6 +62,23 @@ class Job:
     data: str = ""
 
 
+@dataclass(frozen=True)
+class Quotas:
+    """What all jobs of a user may use together; None is without limit."""
+
+    rollouts: Count | None = None
+    tokens: Count | None = None
+    """That the model read and wrote."""
+    seconds: AboveZero | None = None
+    """Of updates."""
+
+
+COUNTED = {
+    "rollouts": ("rollouts/succeeded", "rollouts/failed"),
+    "tokens": ("tokens/sampled", "tokens/given"),
+    "seconds": ("time/step",),
+}
+"""Quota -> metrics that are counted; their run writes them after each update and evaluation."""
 _check = TypeAdapter(Job).validate_json
 
 
@@ -89,8 +109,12 @@ def _metrics_of(run: Path, stamp: tuple[int, int] | None) -> RunMetrics:
 class Jobs:
     """The jobs in the folder of a server; stores and gateways of their runs listen on ``host``."""
 
-    def __init__(self, folder: Path, host: str) -> None:
+    def __init__(
+        self, folder: Path, host: str, at_once: int = 1, quotas: Quotas | None = None
+    ) -> None:
         self.folder, self.host, self._lock = folder, host, RLock()
+        self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
+        self._under_way: list[Job] = []
         found = [read_job(record) for record in folder.glob(f"*/jobs/*/{RECORD}")]
         # What ran when the server was killed goes on first.
         found.sort(key=lambda job: (job.state != "running", job.created))
@@ -141,12 +165,46 @@ class Jobs:
         self._seen[job.user, job.id] = time.monotonic()
         self.change(job, "queued", "paused")
 
+    def reached(self, user: str) -> str:
+        """Which quota a user has reached; "" for none."""
+        for name, limit in self._quotas.items():
+            if limit is None:
+                continue
+            folders = [self.folder_of(job) for job in self.all(user)]
+            runs = [run for one in folders for run in (one / RUN, *one.glob(f"{RUNS}/*"))]
+            used = sum(metrics_of(run).total(*COUNTED[name]) or 0 for run in runs)
+            if used >= limit:
+                return f"user {user!r} has reached the quota of {name}: {used:g} of {limit:g}"
+        return ""
+
     def run_all(self, stop: Event) -> None:
-        """Run jobs in turn until told to stop; what runs then goes on at the next start."""
+        """Run jobs until told to stop; what runs then goes on at the next start."""
+        workers = [Thread(target=self._run_in_turn, args=(stop,)) for _ in range(self._at_once)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def _run_in_turn(self, stop: Event) -> None:
         while not stop.wait(LOOK_SECONDS):
-            waits = (job for job in list(self._jobs.values()) if job.state in ("running", "queued"))
-            if (job := next(waits, None)) is not None:
-                self._run(job, stop)
+            if (job := self._claim()) is not None:
+                try:
+                    self._run(job, stop)
+                except BaseException:
+                    stop.set()  # the server ends, rather than leave jobs lying
+                    raise
+                finally:
+                    self._under_way.remove(job)
+
+    def _claim(self) -> Job | None:
+        """The next job: one that a killed server ran, else of a user with the fewest that run."""
+        with self._lock:
+            jobs = [job for job in self._jobs.values() if job.state in ("running", "queued")]
+            waits = [job for job in jobs if job not in self._under_way]
+            runs = Counter(job.user for job in self._under_way)
+            waits.sort(key=lambda job: (job.state != "running", runs[job.user]))
+            self._under_way += waits[:1]
+        return next(iter(waits), None)
 
     def _run(self, job: Job, stop: Event) -> None:
         folder = self.folder_of(job)
@@ -164,6 +222,8 @@ class Jobs:
         with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
         while process.poll() is None:
+            if reached := self.reached(job.user):
+                self.change(job, "stopped", "running", error=reached)
             is_left = time.monotonic() - self._seen[job.user, job.id] > PAUSE_SECONDS
             if stop.wait(LOOK_SECONDS) or is_left or job.state != "running":
                 _end(process)

@@ -2,39 +2,34 @@
 
 import json
 import math
-import os
 import secrets
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body as Content, Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import Field
+from starlette.background import BackgroundTask
 
 from agl.errors import AglError, ConfigError, UnknownRecordError
-from agl.plugins.parts import plan_part
-from agl.plugins.schema import schema_of
+from agl.plugins import registry
 from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, status_of
-from agl_runs.config.overrides import apply_overrides
 from agl_runs.files import write_whole
-from agl_runs.folders import check_run_id
+from agl_runs.folders import STORE, check_run_id
+from agl_runs.options import AboveZero, Count
 from agl_runs.records import RunId
 from agl_runs.result import summary_in
 from agl_service import data as files
 from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
+from agl_service.settings import Settings
 
 USERS = "users.json"
 """In the folder of a server: token -> name of its user."""
-VARIABLES = {
-    **{"LIGHTNING_DEVICE": "device", "LIGHTNING_LEARNING_RATE": "learning_rate"},
-    **dict.fromkeys(("LIGHTNING_BATCH_SIZE", "LIGHTNING_ENABLE_AIR", "LIGHTNING_MAX_RETRIES"), ""),
-}
-"""Variable -> option of the algorithm; those without one are refused."""
-Count = Annotated[int, Field(ge=1)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Piece = Annotated[bytes, Content(media_type="application/octet-stream")]
 
@@ -53,6 +48,10 @@ class _Job(Body):
     batch_size: Count = 32
     eval_interval: Count = 50
     checkpoint: str | None = None
+    air: bool = False
+    """Whether its agents give rewards to tools."""
+    max_retries: int | None = Field(default=None, ge=0)
+    timeout: AboveZero | None = None
 
 
 def _user(request: Request) -> str:
@@ -62,8 +61,8 @@ def _user(request: Request) -> str:
 User = Annotated[str, Depends(_user)]
 
 
-def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
-    """The application; type and options of the algorithm are the same for all jobs."""
+def app_of(jobs: Jobs, settings: Settings) -> App:
+    """The application."""
     api = FastAPI(title="Training server of agl", exception_handlers={AglError: _refuse})
 
     @api.put("/files/{digest}")
@@ -89,17 +88,33 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
     def begin(user: User, asked: _Job) -> dict[str, Any]:
         if asked.id in {job.id for job in jobs.all(user)}:  # the same request again
             return shown(jobs.get(user, asked.id))
+        if reached := jobs.reached(user):
+            raise ConfigError(reached)
         data = files.data_of(jobs.folder / user, asked.data)
         num_tasks = data["train_tasks"]
         groups = min(asked.batch_size, num_tasks)
+        if settings.batch_size is not None:
+            most = settings.batch_size // settings.algorithm["group_size"]
+            groups = max(1, min(groups, most))
         steps = math.ceil(asked.epochs * num_tasks / groups)
-        options: dict[str, Any] = algorithm | {"steps": steps, "groups_per_step": groups}
+        options: dict[str, Any] = settings.algorithm | {"steps": steps, "groups_per_step": groups}
         config = {"agent": "agl_service.child:agent"}
         config["train"] = str(files.file_of(jobs.folder / user, data["train"]))
         if data["test"]:
             config["val"] = str(files.file_of(jobs.folder / user, data["test"]))
             every = {"every": asked.eval_interval} if asked.kind == "train" else {}
             options["evaluation"] = {**options.get("evaluation", {}), **every}
+        if asked.air:
+            credit = options.setdefault("credit", "discounted")
+            name = credit if isinstance(credit, str) else credit["type"]
+            if not registry.load(registry.GROUPS["credit"], name).uses_intermediate:
+                raise ConfigError(f"air: the server's credit rule {name!r} uses final rewards only")
+        if asked.max_retries is not None:
+            retries = {"agent": "retry", "timeout": "retry", "retries": asked.max_retries}
+            options["failures"] = {**options.get("failures", {}), **retries}
+        if asked.timeout is not None:
+            limit = {"timeout_seconds": asked.timeout}
+            options["rollouts"] = {**options.get("rollouts", {}), **limit}
         if asked.checkpoint is not None:
             options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
@@ -130,6 +145,19 @@ def app_of(jobs: Jobs, algorithm: dict[str, Any]) -> App:
         if file not in _files(folder):
             raise UnknownRecordError(f"checkpoint {name!r} has no file {file!r}")
         return FileResponse(folder / file)
+
+    @api.get("/jobs/{job_id}/trajectories")
+    def export(user: User, job_id: str) -> Response:
+        folder = jobs.folder_of(jobs.get(user, job_id))
+        out = folder / f"export-{secrets.token_hex(8)}.jsonl"
+        words = ["export", "--as", "sft", "--credit", "per_call", "-o", str(out)]
+        command = [sys.executable, "-c", "from agl.cli import main; main()", *words]
+        ended = subprocess.run(
+            [*command, "--path", str(folder / RUN / STORE)], capture_output=True, text=True
+        )
+        if ended.returncode:
+            raise ConfigError(f"job {job_id!r} has no trajectories yet: {ended.stderr.strip()}")
+        return FileResponse(out, background=BackgroundTask(out.unlink))
 
     def shown(job: Job) -> dict[str, Any]:
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
@@ -197,20 +225,3 @@ def revoke_user(folder: Path, name: str) -> None:
         raise ConfigError(f"no user {name!r}; there are: {', '.join(users.values()) or 'none'}")
     left = {token: user for token, user in users.items() if user != name}
     write_whole(folder / USERS, json.dumps(left))
-
-
-def read_algorithm(name: str, model: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Type and options of an algorithm; one that is unknown or wrong is refused."""
-    model = str(Path(model).absolute()) if Path(model).exists() else model
-    spec = {"type": name, "model": model, "checkpoints": {"every": 20, "keep_last": 2}}
-    given = {variable: os.environ[variable] for variable in VARIABLES if variable in os.environ}
-    for variable, value in given.items():
-        if not (option := VARIABLES[variable]):
-            raise ConfigError(f"{variable}={value}: no such variable here yet; unset it")
-        apply_overrides(spec, [f"{option}={value}"])
-    apply_overrides(spec, overrides)
-    plan = plan_part("algorithm", spec, where="algorithm")
-    if "groups_per_step" not in {option.name for option in schema_of(plan.target).options}:
-        raise ConfigError(f"algorithm {name!r}: expected grpo, ppo or another of agl-torch")
-    plan.build()
-    return spec

@@ -11,8 +11,10 @@ from typing import Any
 import psutil
 
 import agl
+from agl.plugins.parts import plan_part
 from agl.types import AttemptedRollout
 from agl_processes.tree import kill_descendants, start_group
+from agl_service.runtime import air, tracer
 
 
 @dataclass
@@ -43,15 +45,22 @@ Agent = Callable[[Resource, Task], Any]
 def as_agent(function: Agent) -> agl.LitAgent[Any]:
     """An agent of agl that calls a function of ``(resource, task)``, plain or coroutine."""
 
-    def run(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
+    def call(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
         task_id = str(task.get("task_id", rollout.rollout_id))
         about = {"mode": rollout.mode, "rollout_id": rollout.rollout_id}
         about["sampling_parameters"] = llm.sampling_parameters
         worker = agent.get_runner().worker_id
         return function(Resource(llm.endpoint, llm.model, task_id, worker, about), Task(task))
 
+    def run(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
+        reward = call(task, llm, rollout)
+        air.reward()
+        return reward
+
     async def run_async(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
-        return await run(task, llm, rollout)
+        reward = await call(task, llm, rollout)
+        air.reward()
+        return reward
 
     agent: Any = agl.rollout(run_async if inspect.iscoroutinefunction(function) else run)
     return agent
@@ -62,6 +71,7 @@ class Workers:
 
     def __init__(self, function: Agent, number: int, host: str) -> None:
         self._agent, self._host = as_agent(function), host
+        self._tracer = plan_part("tracer", tracer(), where="auto_instrument").build()
         self._number = 4 * (os.cpu_count() or 1) if number == -1 else number
         self._process: Any = None
 
@@ -76,7 +86,8 @@ class Workers:
         start_group(parent)
         logging.getLogger("agl.server").setLevel(logging.ERROR)  # the client says if it is away
         strategy = {"type": "cs", "role": "runner", "server_host": self._host, **store}
-        agl.Trainer(strategy=strategy, n_runners=self._number).fit(self._agent)
+        made = agl.Trainer(strategy=strategy, tracer=self._tracer, n_runners=self._number)
+        made.fit(self._agent)
 
     def end(self, *, at_once: bool) -> None:
         """End them: at once if the job is over, else when running rollouts have ended."""

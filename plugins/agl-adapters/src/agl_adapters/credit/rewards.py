@@ -92,9 +92,10 @@ def call_of(
 ) -> int | None:
     """Position of the call that a reward is about; None when it is about none.
 
-    That is the call which its links point to, and without links the last one before it by number. A
-    call has its number when its answer is stored, which is before what the agent ends after it.
-    Clocks are not asked: gateway and agent may be on machines whose clocks differ.
+    That is the call which its links point to, for a link to a tool the last one before that, and
+    without links the last one before the reward, by number. A call has its number when its answer
+    is stored, which is before what the agent ends after it. Clocks are not asked: gateway and agent
+    may be on machines whose clocks differ.
 
     Args:
         reward: One that can be read.
@@ -113,7 +114,9 @@ def call_of(
             for number, call in enumerate(calls)
             if call.call_id in ids or (call.response_id and call.response_id in response_ids)
         ]
-        return matching[-1] if matching else None
+        if matching or not linked:
+            return matching[-1] if matching else None
+        span = linked[-1]
     before = calls_before(span, calls, order)
     return before[-1] if before else None
 

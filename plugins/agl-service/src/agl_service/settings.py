@@ -1,0 +1,98 @@
+"""What a training server is told by a file in YAML, by variables, and by its command."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from agl.cli.shared import note
+from agl.errors import ConfigError
+from agl.plugins import registry
+from agl.plugins.parts import plan_part
+from agl.plugins.schema import schema_of, validate
+from agl.utils.text import did_you_mean
+from agl_runs.config.overrides import apply_overrides, parse_yaml
+from agl_runs.options import Count
+from agl_service.jobs import Quotas
+
+KEYS = {
+    "model.path": ["model"],
+    "model.dtype": ["dtype"],
+    "model.tensor_parallel": ["server.replicas"],
+    "algorithm.name": ["type"],
+    "algorithm.kl_coef": ["kl.coefficient"],
+    "algorithm.clip_range": ["clip.low", "clip.high"],
+    "algorithm.entropy_coef": ["entropy_bonus"],
+    "algorithm.critic_lr": ["critic_learning_rate"],
+    "runtime.max_seq_len": ["server.max_model_tokens"],
+    "runtime.batch_size": ["batch_size"],
+    "runtime.gradient_accumulation": [],
+    "runtime.checkpoint_interval": ["checkpoints.every"],
+    "service.jobs_at_once": ["jobs_at_once"],
+    "service.quotas": ["quotas"],
+}
+"""Key of a file -> fields of ``Settings``, or options of the algorithm; others of ``algorithm``
+have their names there."""
+VARIABLES = {
+    "LIGHTNING_MODEL_PATH": "model.path",
+    "LIGHTNING_DEVICE": "algorithm.device",
+    "LIGHTNING_RL_ALGORITHM": "algorithm.name",
+    "LIGHTNING_BATCH_SIZE": "runtime.batch_size",
+    "LIGHTNING_LEARNING_RATE": "algorithm.learning_rate",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all jobs of a server."""
+
+    algorithm: dict[str, Any]
+    """Type and options."""
+    jobs_at_once: Count = 1
+    quotas: Quotas = Quotas()
+    batch_size: Count | None = None
+    """Rollouts that an update may have beyond those of one task, whatever a client asks for."""
+
+
+def read_settings(
+    file: Path | None, given: dict[str, Any], overrides: Sequence[str] = ()
+) -> Settings:
+    """Check a file and what goes before it: variables, keys of it, and options of the algorithm.
+
+    Raises:
+        ConfigError: Something is unknown, missing or wrong.
+    """
+    said: dict[str, Any] = {}
+    blocks: Any = {} if file is None else parse_yaml(file.read_text("utf-8"), file.name)
+    for block, values in blocks.items():
+        inner = values if isinstance(values, dict) else {values: None}
+        said |= {f"{block}.{key}": value for key, value in inner.items()}
+    for key in said:
+        if key not in KEYS and not key.startswith("algorithm."):
+            raise ConfigError(f"{file}: {key}: unknown key.{did_you_mean(key, KEYS)}")
+    for variable in VARIABLES.keys() & os.environ.keys():
+        said[VARIABLES[variable]] = parse_yaml(os.environ[variable], variable)
+    said |= {key: value for key, value in given.items() if value is not None}
+    if "model.path" not in said:
+        raise ConfigError("which model? Say --model, LIGHTNING_MODEL_PATH, or model.path in a FILE")
+    spec: dict[str, Any] = {"type": said.pop("algorithm.name", "grpo")}
+    of_jobs: dict[str, Any] = {"algorithm": spec}
+    changes = ["checkpoints.every=20", "checkpoints.keep_last=2"]
+    if said.get("model.tensor_parallel", 1) != 1:
+        changes.append("server.type=vllm")  # of which there can be several
+    for key, value in said.items():
+        if not (options := KEYS.get(key, [key.removeprefix("algorithm.")])):
+            note(f"{key}={value} is not needed: gradients add up over what memory.* allows")
+        elif options[0] in {one.name for one in fields(Settings)}:
+            of_jobs[options[0]] = value
+        changes += [f"{one}={json.dumps(value)}" for one in options if one not in of_jobs]
+    apply_overrides(spec, [*changes, *overrides])
+    if Path(spec["model"]).exists():
+        spec["model"] = str(Path(spec["model"]).absolute())
+    target = registry.load(registry.GROUPS["algorithm"], spec["type"])
+    if "groups_per_step" not in {option.name for option in schema_of(target).options}:
+        raise ConfigError(f"algorithm {spec['type']!r}: expected grpo or another of agl-torch")
+    spec["group_size"] = plan_part("algorithm", spec, where="algorithm").build().group_size
+    return Settings(**validate(Settings, of_jobs, "service"))
