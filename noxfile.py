@@ -96,6 +96,7 @@ MERMAID = "mermaid@11.17.2"
 PHOENIX = "arize-phoenix==20.26.1"
 SKYPILOT = "skypilot==0.14.1"
 KUBERNETES = "kubernetes-validate==1.37.0"
+RUFF = "ruff>=0.17,<0.18"
 EXTRAS = ["agl-apo[gepa]", "agl-metrics[prometheus]", "agl-torch[forms,lora,model]"]
 EXTRAS += ["agl-unsloth[trl]", TRACKED, "agl-postgres[server]"]
 EVERYTHING = [TORCH, TRL, CORE, *PLUGINS, "agl-agentlightning", *EXTRAS]
@@ -224,7 +225,15 @@ def tests_plugins(session: nox.Session) -> None:
     -- --store postgres runs those of doors and of attacks with their stores in PostgreSQL.
     """
     # TRL: our loss and gradients are compared with its.
-    tools = [*TEST_TOOLS, *JUPYTER, "matplotlib>=3.9", ANTHROPIC, KUBERNETES, "pyright>=1.1.400"]
+    tools = [
+        *TEST_TOOLS,
+        *JUPYTER,
+        "matplotlib>=3.9",
+        ANTHROPIC,
+        KUBERNETES,
+        RUFF,
+        "pyright>=1.1.400",
+    ]
     install(session, *EVERYTHING, *tools)
     # One run, as each collects for a minute; of the core's folders only the files that are asked.
     asked = [
@@ -609,7 +618,7 @@ def calc_x(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff: style, and the layout of the code."""
-    session.install("ruff>=0.17,<0.18")
+    session.install(RUFF)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -58,9 +57,9 @@ def test_new_package_passes_its_tests_and_is_used_by_its_name(write, kind):
     assert issubclass(loaded, PARTS[part].expected_type if part in PARTS else object)
 
 
+@pytest.mark.plugins
 def test_templates_are_clean_by_the_rules_of_this_repository(write, tmp_path):
-    if shutil.which("ruff") is None:
-        pytest.skip("there is no ruff")
+    pytest.importorskip("ruff")
     for kind in KINDS:
         write(kind)
     # To an author our packages are third parties.
