@@ -52,6 +52,7 @@ scale_out.py starts --samples 5
 scale_out.py full --rollouts 1000 --rounds 1 --seconds 1
 scale_out.py idle --runners 90 --busy 9 --work 2 --beat 2 --seconds 2
 server.py --rounds 1 --agents 4 --tree same={tree}
+service.py --rounds 1 --steps 10
 startup.py --samples 1 --starts 1
 store_cycle.py --rounds 1 --seconds 1 --tree same={tree} --peer {peer_agl}
 store_growth.py --spans 1000

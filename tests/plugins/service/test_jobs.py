@@ -303,6 +303,8 @@ def test_a_file_as_the_description_has_it_is_read(tmp_path, capsys, monkeypatch)
     read = read_settings(file, {"model.path": "other", "model.tensor_parallel": 1})
     assert (read.batch_size, read.algorithm["model"]) == (16, "other")
     assert (read.algorithm["learning_rate"], read.algorithm["group_size"]) == (1e-6, 8)
+    read = read_settings(None, {"model.path": "x"}, ["checkpoints={every: 5}"])
+    assert read.algorithm["checkpoints"] == {"every": 5}
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def read_settings(
     if "model.path" not in said:
         raise ConfigError("which model? Say --model, LIGHTNING_MODEL_PATH, or model.path in a FILE")
     spec: dict[str, Any] = {"type": said.pop("algorithm.name", "grpo")}
+    spec["checkpoints"] = {"every": 20, "keep_last": 2}
     of_jobs: dict[str, Any] = {"algorithm": spec}
-    changes = ["checkpoints.every=20", "checkpoints.keep_last=2"]
-    if said.get("model.tensor_parallel", 1) != 1:
-        changes.append("server.type=vllm")  # of which there can be several
+    # Of vLLM there can be several.
+    changes = ["server.type=vllm"] * (said.get("model.tensor_parallel", 1) != 1)
     for key, value in said.items():
         if not (options := KEYS.get(key, [key.removeprefix("algorithm.")])):
             note(f"{key}={value} is not needed: gradients add up over what memory.* allows")
