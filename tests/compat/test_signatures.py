@@ -148,12 +148,3 @@ def test_signatures_of_a_module_are_those_of_0_3(module: str) -> None:
         if isinstance(ours, type):
             found += of_class(path, facts, ours)
     assert [each for each in found if not is_known(each.partition(":")[0])] == []
-
-
-def test_a_method_that_is_refused_says_what_to_use() -> None:
-    from agentlightning.adapter.triplet import Span, TraceTree
-
-    tree = TraceTree("a", Span.from_attributes(attributes={}, name="a"))
-    with pytest.raises(AttributeError, match=r"TraceTree\.find_llm_calls is not in agl: use"):
-        tree.find_llm_calls  # noqa: B018
-    assert not hasattr(tree, "no_such_method")

@@ -31,24 +31,6 @@ def shm(**options: Any) -> dict[str, Any]:
     return {"type": "shm", "graceful_delay": 1.0, **options}
 
 
-@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
-@pytest.mark.parametrize("n_runners", [1, 3])
-def test_fit_runs_every_task_once(main_thread, n_runners):
-    seen: list[tuple[int, str, float | None]] = []
-
-    @agl.algo
-    async def algorithm(store: agl.LightningStore, train_dataset: Any) -> None:
-        rollouts = [await store.enqueue_rollout(task, mode="train") for task in train_dataset]
-        ended = await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
-        for rollout in ended:
-            spans = await store.query_spans(rollout.rollout_id)
-            seen.append((rollout.input, rollout.status, agl.find_final_reward(spans)))
-
-    strategy = shm(main_thread=main_thread)
-    agl.Trainer(algorithm=algorithm, strategy=strategy, n_runners=n_runners).fit(tenth, range(5))
-    assert seen == [(task, "succeeded", task / 10) for task in range(5)]
-
-
 def test_synchronous_algorithm_runs_beside_the_loop():
     threads: list[str] = []
 
@@ -104,17 +86,6 @@ def test_runner_that_fails_at_its_start_or_end_is_torn_down(broken):
         trainer.dev(tenth, [1])
     assert broken in called
     assert called[-1] == "teardown"
-
-
-@pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
-def test_crashed_runner_ends_the_run(main_thread):
-    class Broken(agl.LitAgentRunner[Any]):
-        async def iter(self, *, event: Any = None) -> None:
-            raise OSError("no such device")
-
-    parts = {"strategy": shm(main_thread=main_thread), "runner": lambda: Broken(agl.OtelTracer())}
-    with pytest.raises(RunnerCrashError, match="no such device"):
-        agl.Trainer(algorithm="baseline", **parts).fit(tenth, [1, 2, 3])
 
 
 def test_baseline_keeps_rewards_and_counts_failures():

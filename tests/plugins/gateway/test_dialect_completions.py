@@ -1,8 +1,6 @@
 """``/v1/completions``, and every dialect by ``curl``."""
 
-import asyncio
 import json
-import shutil
 
 import pytest
 
@@ -57,37 +55,3 @@ async def test_a_completion_is_recorded_with_the_ids_that_the_agent_does_not_see
         assert message == {"role": "user", "content": "hello big world"}
         (answer,) = json.loads(attributes[Key.OUTPUT_MESSAGES])
         assert answer["content"] == "hello big world"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-@pytest.mark.parametrize(
-    ("path", "body", "event"),
-    [
-        ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, b"[DONE]"),
-        ("completions", {"prompt": "hi"}, b"[DONE]"),
-        (
-            "messages",
-            {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
-            b"message_stop",
-        ),
-        ("responses", {"input": "hi"}, b"response.completed"),
-    ],
-)
-async def test_curl_gets_an_answer_and_a_stream(bench, path, body, event):
-    whole = await curl(f"{bench.url}/{path}", {"model": "echo", **body})
-    assert json.loads(whole)["model"] == "echo"
-    assert b'"hi"' in whole
-    stream = await curl(f"{bench.url}/{path}", {"model": "echo", "stream": True, **body})
-    assert event in stream.strip().split(b"\n\n")[-1]
-    first, second = await bench.spans()
-    assert second.attributes[Key.RESPONSE_TOKEN_IDS] == first.attributes[Key.RESPONSE_TOKEN_IDS]
-
-
-async def curl(url: str, body: dict) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        "curl", "-sSN", "--fail-with-body", url, "-H", "content-type: application/json",
-        "-d", json.dumps(body), stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    assert process.returncode == 0, output
-    return output

@@ -93,20 +93,6 @@ async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_fl
         assert b"late" in (await first)[1]
 
 
-async def test_replicas_share_the_attempts_and_keep_each(bench, started):
-    with EchoLLM() as one, EchoLLM() as other:
-        first = await started(model_list=models(one.url) + models(other.url))
-        for _ in range(24):  # all at one of them once in 8 million times
-            attempt = await bench.other(first.proxy)
-            before = len(one.requests)
-            for _ in range(3):
-                await attempt.post(bench.ask())
-            assert len(one.requests) - before in (0, 3)
-        await first.proxy.stop()
-        assert one.requests
-        assert other.requests
-
-
 async def test_the_backend_gets_its_key_and_its_name_of_the_model(bench):
     (entry,) = models(bench.llm.url, "policy")
     entry["litellm_params"] |= {"model": "openai/org/model", "api_key": "secret"}

@@ -217,15 +217,6 @@ def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):
     assert (told["rewards"]["mean"], told["common_messages"]) == (0.5, 1)
 
 
-def test_task_with_an_id_of_its_own_is_found_by_it(show):
-    async def fill(store: SqliteLightningStore) -> str:
-        await store.enqueue_rollout({"id": "gsm-12", "question": "?"})
-        return (await store.enqueue_rollout({"id": "gsm-13", "question": "?"})).rollout_id
-
-    rollout_id = filled(fill)
-    assert rollout_id in show("gsm-13")
-
-
 def test_run_is_shown_step_by_step(show):
     async def fill(store: SqliteLightningStore) -> str:
         await begin_run(store, RunStart(run_id="grpo-20261122", algorithm="grpo"))
@@ -363,14 +354,6 @@ async def test_files_and_other_stores_find_the_same(store):
     assert [one.rollout_id for one in await reading.responses("chatcmpl-attic")] == [ids[0]]
     assert await reading.tasks(task_id("task")) == [Subject.of_task("task")]
     assert await reading.rollouts_of("task") == ids
-
-
-def test_a_beginning_is_a_range_of_numbers():
-    assert id_begins("n", "id", "ro-") == "1"
-    assert id_begins("n", "id", "ro-x") == "0"
-    found = id_begins("n", "id", "ro-2a")
-    assert found.startswith("(n = 2 OR n BETWEEN 42 AND 42 OR n BETWEEN 672 AND 687 OR ")
-    assert found.endswith("substr(id, 1, 5) = 'ro-2a'")
 
 
 async def test_task_is_found_by_its_own_id_without_reading_every_task(tmp_path):

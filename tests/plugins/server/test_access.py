@@ -7,8 +7,6 @@ import aiohttp
 import pytest
 
 from agl.errors import ConfigError
-from agl.types import ProxyLLM, ResourcesUpdate
-from agl_http.roles import visible
 from agl_http.server import bind
 from agl_server.server import LightningStoreServer
 
@@ -80,12 +78,3 @@ async def test_only_given_origins_may_call_from_a_page(store):
         preflight["Origin"] = "https://elsewhere.example"
         async with http.options("/v1/agl/rollouts", headers=preflight) as response:
             assert "Access-Control-Allow-Origin" not in response.headers
-
-
-def test_a_model_at_a_gateway_is_seen_without_its_key():
-    model = ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="m", api_key="k", asks_for_token=True)
-    times = {"create_time": 1.0, "update_time": 1.0}
-    update = ResourcesUpdate(resources_id="rs-1", version=1, resources={"llm": model}, **times)
-    seen = visible(update).resources["llm"]
-    assert isinstance(seen, ProxyLLM)
-    assert (seen.model, seen.api_key, seen.asks_for_token) == ("m", "***", True)

@@ -191,14 +191,6 @@ async def test_waits_longer_than_one_request_go_on(client, server, monkeypatch):
     assert (await claimed).input == 2
 
 
-async def test_a_cancelled_wait_takes_no_work(client, server):
-    for wait_seconds in (10, 0.05):
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(client.dequeue_rollout("w", wait_seconds=wait_seconds), 0.05)
-    await server.enqueue_rollout(1)
-    assert (await server.dequeue_rollout("other")).attempt.sequence_id == 1
-
-
 async def test_a_claim_whose_answer_nobody_took_is_given_back(server, link, linked):
     await linked.statistics()
     waiting = asyncio.create_task(linked.dequeue_rollout("w", wait_seconds=20))
@@ -458,13 +450,3 @@ async def test_a_client_works_on_both_sides_of_a_fork(client):
     await asyncio.to_thread(child.join)
     assert child.exitcode == 0
     assert (await client.get_rollout_by_id(rollout_id)).input == "child"
-
-
-async def test_many_waits_do_not_block_each_other(client):
-    waits = [asyncio.create_task(client.dequeue_rollout(wait_seconds=60)) for _ in range(150)]
-    await asyncio.sleep(0.5)
-    await asyncio.wait_for(client.enqueue_many_rollouts([]), 30)
-    for index in range(150):
-        await client.enqueue_rollout(index)
-    claimed = await asyncio.gather(*waits)
-    assert {each.input for each in claimed} == set(range(150))

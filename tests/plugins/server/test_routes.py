@@ -238,15 +238,6 @@ async def test_bodies_may_be_gzip_and_must_not_be_bombs(http, store):
     assert (await store.statistics())["total_spans"] == 1
 
 
-async def test_a_repeated_turn_with_a_key_claims_once(http, store):
-    await store.enqueue_rollout(1)
-    await store.enqueue_rollout(2)
-    key = {IDEMPOTENCY_KEY: "k"}
-    first = await post(http, "/v1/agl/turn", b'{"claim":{}}', **key)
-    assert await post(http, "/v1/agl/turn", b'{"claim":{}}', **key) == first
-    assert (await store.statistics())["total_attempts"] == 1
-
-
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_a_long_trace_is_answered_whole(store, http):
     rollout = await store.start_rollout(1)

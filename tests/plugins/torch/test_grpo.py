@@ -391,46 +391,6 @@ async def test_a_model_that_cannot_be_loaded_is_refused_by_name(grpo, tmp_path):
         await algorithm.run(["one"])
 
 
-@agl.rollout
-async def never_says_as_much_twice(task: str, llm: agl.LLM, rollout: agl.Rollout) -> float:
-    """No two rollouts of a step have one reward, so each step is trained."""
-    await ask(llm, task)
-    return rollout.metadata["seed"] / 2**31
-
-
-def test_hooks_see_the_steps_evaluations_checkpoints_and_resources_of_a_run(grpo, tmp_path):
-    told = []
-
-    class Watch(agl.Hook):
-        def on_step_end(self, algorithm, step, metrics):
-            told.append(("step", type(algorithm), step, metrics["calls/total"]))
-
-        def on_evaluation_end(self, step, metrics):
-            told.append(("evaluation", step, sorted(metrics)[0]))
-
-        def on_checkpoint_saved(self, step, path):
-            told.append(("checkpoint", step, path, find_checkpoint(tmp_path / "run")))
-
-        def on_resources_published(self, resources):
-            told.append(("resources", *resources.resources))
-
-    algorithm = grpo(group_size=2, checkpoints=1)
-    strategy = {"type": "shm", "main_thread": "algorithm"}
-    agl.Trainer(algorithm=algorithm, strategy=strategy, hooks=[Watch()]).fit(
-        never_says_as_much_twice, ["one", "two"], val_dataset=["three"]
-    )
-    first, second = (tmp_path / f"run/checkpoints/step-00000{step}" for step in (1, 2))
-    assert told == [
-        *[("resources", "main_llm")] * 2,
-        ("evaluation", 0, "generation"),
-        ("step", agl.GRPO, 1, 4),
-        ("checkpoint", 1, first, first),
-        ("step", agl.GRPO, 2, 4),
-        ("evaluation", 2, "generation"),
-        ("checkpoint", 2, second, second),
-    ]
-
-
 async def test_a_run_goes_on_with_its_own_model_or_not_at_all(line, grpo, tmp_path):
     one, other = (str(tmp_path / name / "final") for name in ("one", "other"))
     for model in (one, other):

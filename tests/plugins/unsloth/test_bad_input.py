@@ -13,7 +13,6 @@ import agl
 import agl_unsloth
 from agl.errors import AlgorithmError, ConfigError, install_line
 from agl_http.server import bind
-from agl_learning.trainer.version import FineTuning
 from agl_models.versions import Version
 from agl_unsloth.engines import LIBRARIES, choose_engine
 from agl_unsloth.local import adapter_of, begin_from
@@ -244,44 +243,6 @@ async def test_a_server_that_dies_is_told_with_the_end_of_its_log(model, tmp_pat
     with pytest.raises(AlgorithmError, match=r"(?s)ended with exit code 2.*no-such-option"):
         async with serve(Version(0, str(model)), given, tmp_path / "logs" / "server.log"):
             pass
-
-
-class Nothing(FineTuning):
-    """A loop of no iteration that works."""
-
-    name = "sft"
-
-    async def prepare(self):
-        return Version(0, "m")
-
-    def serve(self, version):
-        raise AlgorithmError("far enough")
-
-    def select(self, collected, iteration):
-        return []
-
-    async def train(self, examples, version, number):
-        return version
-
-
-async def test_a_run_is_continued_only_with_what_it_was(model, tmp_path):
-    def run(cls=Nothing, tasks=("task",), **given):
-        return ready(cls(run_dir=str(tmp_path / "run"), **given)).run(tasks)
-
-    class Refuses(Nothing):
-        async def prepare(self):
-            raise ConfigError("not this model")
-
-    # What is refused leaves the folder free for another try.
-    with pytest.raises(ConfigError, match="not this model"):
-        await run(Refuses, seed=7)
-    for _ in range(2):
-        with pytest.raises(AlgorithmError, match="far enough"):
-            await run(seed=1)
-    with pytest.raises(ConfigError, match="a run with other options: seed: 1 then, 2 now"):
-        await run(seed=2)
-    with pytest.raises(ConfigError, match="no training tasks"):
-        await run(tasks=())
 
 
 def test_no_pass_over_the_examples_is_no_training(model, tmp_path):

@@ -16,7 +16,6 @@ from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
 from agl.types import Span
-from agl_learning.run.folder import begin_generation
 from agl_models.versions import Version
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -140,14 +139,6 @@ async def test_a_metric_that_is_no_number_is_left_out(counting, store, caplog):
     assert "train of Counting: metric 'loss' is nan; it is left out" in caplog.text
 
 
-async def test_tasks_come_in_turn(counting, store):
-    tasks = [str(number) for number in range(7)]
-    options = {"tasks_per_iteration": 2, "rollouts_per_task": 1}
-    await fit(counting(iterations=7, seed=3, **options), store, tasks)
-    inputs = Counter(rollout.input for rollout in (await store.query_rollouts()).items)
-    assert inputs == Counter(dict.fromkeys(tasks, 2))
-
-
 async def test_a_threshold_that_nothing_reached_can_be_lowered(counting, store):
     with pytest.raises(AlgorithmError, match=r"no rollout reached min_reward=2: of 12 rewards"):
         await fit(counting(min_reward=2.0), store, TASKS)
@@ -189,34 +180,6 @@ async def test_a_model_that_is_gone_ends_the_run_which_goes_on_later(counting, s
     parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
     trained = [item.key for part in parts for item in part.trained if item.kind == "call"]
     assert len(trained) == len(set(trained)) == 24
-
-
-@pytest.mark.parametrize("left", ["run.json", "metrics.jsonl"])
-async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is(
-    counting, store, tmp_path, left
-):
-    folder = tmp_path / "run"
-    begin_generation(folder, run="of-grpo", algorithm="grpo")
-    if left == "metrics.jsonl":
-        (folder / "run.json").rename(folder / left)
-    before = (folder / left).read_bytes()
-    with pytest.raises(
-        ConfigError, match=r"run' holds (metrics.jsonl, and no run.json|a run of 'grpo')"
-    ):
-        await fit(counting(), store, TASKS)
-    assert (folder / left).read_bytes() == before
-
-
-async def test_a_run_killed_before_its_folder_has_its_name_goes_on(counting, store, monkeypatch):
-    def killed(*args, **given):
-        raise OSError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("agl_learning.trainer.opening.write_generation", killed)
-        with pytest.raises(OSError, match="killed"):
-            await fit(counting(), store, TASKS)
-    algorithm = await fit(counting(iterations=1), store, TASKS)
-    assert algorithm.trained == [("start", 1, 12)]
 
 
 async def stop_amid(algorithm, store, *datasets, after):
@@ -398,15 +361,6 @@ async def check_sums(algorithm, store):
     ledger = await agl.load_ledger(store)
     ledger.check()
     assert algorithm.summary["calls"] == ledger.summary()["calls"]
-
-
-async def test_without_its_file_a_run_takes_no_start_for_another(counting, store, tmp_path):
-    await fit(counting(iterations=1), store, TASKS)
-    await stop_amid(counting(), store, TASKS, after=4)
-    (tmp_path / "run/run.json").unlink()  # the checkpoint knows of one start
-    algorithm = await fit(counting(), store, TASKS)
-    assert algorithm.trained == [("trained-1", 2, 12)]
-    await check_sums(algorithm, store)
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agl.utils.checks import check_choice, check_numbers
-
 PLATFORM = "agl_cpu"
 """The name of the platform, for ``VERL_PLATFORM``."""
 INFERENCE = "agl_cpu"
@@ -16,7 +14,6 @@ CHECKPOINT_ENGINE = "agl_ray_store"
 """The name of the way of the weights, for ``rollout.checkpoint_engine.backend``."""
 PLUGIN = "verl_cpu.plugin"
 """What verl imports, for ``VERL_USE_EXTERNAL_MODULES``."""
-MODES = ("sync", "colocate_async", "separate_async")
 
 
 def use_cpu() -> None:
@@ -77,14 +74,8 @@ def cpu_config(
 
     Returns:
         Nested dictionaries of plain values.
-
-    Raises:
-        ConfigError: A number is out of its range, or there is no such mode.
     """
-    check_choice("cpu_config", MODES, mode=mode)
     lengths = {"max_prompt_length": max_prompt_length, "max_response_length": max_response_length}
-    sizes = {"prompts_per_step": prompts_per_step, "rollouts_per_prompt": rollouts_per_prompt}
-    check_numbers("cpu_config", whole=True, least=1, ranks=ranks, **sizes, **lengths)
     separate = mode == "separate_async"
     prompts = prompts_per_step * (2 if separate else 1)
     batches = {"ppo_mini_batch_size": prompts_per_step, "ppo_micro_batch_size_per_gpu": 8}

@@ -21,6 +21,8 @@ import torch
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "min_p": (0, 0.0, None),
+    "top_p": (1, 1.0, None),
+    "top_k": (-1, 0, None),
     "repetition_penalty": (1, 1.0, None),
     "presence_penalty": (0, 0.0, None),
     "frequency_penalty": (0, 0.0, None),
@@ -37,8 +39,6 @@ class Sampling:
 
     max_tokens: int
     temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
     logprobs: bool = False
     ignore_eos: bool = False
     seed: int | None = None
@@ -75,25 +75,13 @@ class Sampling:
 def sample_token(logits_V: torch.Tensor, sampling: Sampling, generator: torch.Generator | None):
     """One token, and its log-probability under what it was drawn from.
 
-    Temperature, ``top_k`` and ``top_p`` apply in this order. At temperature 0 the likeliest token
-    is taken, with its log-probability at temperature 1.
+    At temperature 0 the likeliest token is taken, with its log-probability at temperature 1.
     """
     if not sampling.temperature:
         logp_V = torch.log_softmax(logits_V, -1)
         token = int(logp_V.argmax())
         return token, float(logp_V[token])
-    logits_V = logits_V / sampling.temperature
-    if sampling.top_k > 0 and sampling.top_k < logits_V.numel():
-        smallest = logits_V.topk(sampling.top_k).values[-1]
-        logits_V = logits_V.masked_fill(logits_V < smallest, -torch.inf)
-    if sampling.top_p < 1.0:
-        ordered, index = logits_V.sort(descending=True)
-        p = torch.softmax(ordered, -1)
-        beyond = p.cumsum(-1) - p >= sampling.top_p
-        logits_V = logits_V.masked_fill(
-            torch.zeros_like(beyond).scatter(0, index, beyond), -torch.inf
-        )
-    logp_V = torch.log_softmax(logits_V, -1)
+    logp_V = torch.log_softmax(logits_V / sampling.temperature, -1)
     token = int(torch.multinomial(logp_V.exp(), 1, generator=generator))
     return token, float(logp_V[token])
 
