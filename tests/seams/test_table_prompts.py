@@ -197,7 +197,7 @@ def fit(name: str, agent: agl.LitAgent[Any], store: Any, folder: Path) -> tuple[
 
 @pytest.mark.parametrize("case", TABLE)
 @pytest.mark.parametrize("name", [APO, GEPA])
-def test_what_counts_is_what_a_person_counts(name: str, case: str, tmp_path: Path) -> None:
+def test_what_counts_is_what_a_person_counts(name, case, tmp_path, caplog) -> None:
     if name == GEPA:
         pytest.importorskip("gepa")
     agent, wanted = Agent(case), TABLE[case]
@@ -218,6 +218,8 @@ def test_what_counts_is_what_a_person_counts(name: str, case: str, tmp_path: Pat
     assert not any("the judge says so" in text or "the critic asks" in text for text in shown)
     if "judged" in wanted:
         assert agent.judged == {200: evaluations}
+    if "failed" in wanted:
+        assert f"{wanted['failed']} evaluations failed as often as they were run" in caplog.text
 
 
 @pytest.mark.parametrize("name", [APO, GEPA])

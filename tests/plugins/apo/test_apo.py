@@ -3,7 +3,6 @@ import dataclasses
 import json
 import logging
 import re
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -261,32 +260,6 @@ def test_rewards_out_of_range_and_missing_rewards_are_named(fit, options, reward
 
     with pytest.raises(AlgorithmError, match=said):
         fit(agl.APO(**options), gives)
-
-
-def test_failed_evaluations_are_run_again_and_then_left_out(world, fit, options, caplog) -> None:
-    runs: Counter[tuple[Any, ...]] = Counter()
-
-    @agl.rollout
-    def fragile(task: Any, prompt_template: agl.PromptTemplate, rollout: agl.Rollout) -> float:
-        place = rollout.metadata["prompts"]
-        evaluation = (place["candidate"], place["split"], place["position"])
-        runs[evaluation] += 1
-        if place["position"] == 2 or (place["position"] == 1 and runs[evaluation] == 1):
-            raise OSError("no connection")
-        return 1.0 if len(world.facts_of(prompt_template.template)) > 0 else 0.0
-
-    algorithm = fit(agl.APO(**{**options, "beam_rounds": 1}), fragile)
-    result, decision = algorithm.result, algorithm.result.decision
-    # Of a stream's position 2 every evaluation fails three times; of position 1 only the first.
-    left_out = [evaluation for evaluation, number in runs.items() if number == 3]
-    assert {position for *_, position in left_out} == {2}
-    assert result.failed_evaluations == len(left_out)
-    assert result.evaluations == len(runs)
-    assert result.evaluations + result.evaluations_again == runs.total()
-    # They are no zeros: where there is an answer at all it is 0 of the seed, 1 of the other.
-    assert (decision.seed_mean, decision.challenger_mean, decision.left_out) == (0.0, 1.0, 1)
-    assert result.accepted
-    assert f"{len(left_out)} evaluations failed as often as they were run" in caplog.text
 
 
 def test_prompt_with_which_the_agent_fails_is_out_of_the_race(world, fit, options, caplog) -> None:
