@@ -68,15 +68,9 @@ rollout = await store.start_rollout("task")
 ids = dict(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id)
 async with tracer.trace_context("page", store=store, **ids):
 """
-MODEL = "os.environ['MODEL_URL']"
 STORE = """
 import agentlightning as agl
 store = agl.InMemoryLightningStore()
-"""
-CALC = """
-import sys, types, os
-import agentlightning as agl
-verl_config = {"data": {"train_batch_size": 2}
 """
 ALGORITHM = """
 import agentlightning as agl
@@ -170,13 +164,9 @@ assert find_final_reward(spans) == 1.0 and len(find_reward_spans(spans)) == 2
     Block(
         646,
         given="def perform_search(*a): return [1]\ndef eval_safely(e): return 2.0",
-        then="""
-tracer, store = agl.OtelTracer(), agl.InMemoryLightningStore()
-tracer.init()
-tracer.init_worker(0, store)
-rollout = await store.start_rollout("task")
-ids = dict(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id)
-async with tracer.trace_context("page", store=store, **ids):
+        then=IN_A_TRACE
+        + TRACED
+        + """\
     assert search_documents("x") == [1] and execute_calculation("1 + 1") == 2.0
 names = [span.name for span in await store.query_spans(rollout.rollout_id)]
 assert names.count("agentlightning.operation") == 2, names
@@ -194,11 +184,9 @@ assert names.count("agentlightning.operation") == 2, names
     Block(
         718,
         given=IN_A_TRACE
-        + """
-rollout = await store.start_rollout("task")
-ids = dict(rollout_id=rollout.rollout_id, attempt_id=rollout.attempt.attempt_id)
-from agentlightning.utils.otel import make_link_attributes
-async with tracer.trace_context("page", store=store, **ids):
+        + "from agentlightning.utils.otel import make_link_attributes"
+        + TRACED
+        + """\
     with operation(conversation_id="chat-42"):
         emit_annotation(make_link_attributes({"conversation_id": "chat-42"}))
 found = {span.name: span for span in await store.query_spans(rollout.rollout_id)}
@@ -218,8 +206,10 @@ found = {span.name: span for span in await store.query_spans(rollout.rollout_id)
     # Scaling out
     Block(
         852,
-        given=CALC
-        + """
+        given="""
+import sys, types, os
+import agentlightning as agl
+verl_config = {"data": {"train_batch_size": 2}}
 calc = types.ModuleType("calc_agent")
 @agl.rollout
 def calc_agent(task: dict) -> float: return 1.0

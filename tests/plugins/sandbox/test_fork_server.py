@@ -66,15 +66,6 @@ def remember(payload: Any, ask: Any) -> Any:
     return [os.getpid(), len(STATE), payload["text"]]
 
 
-async def test_each_call_has_a_fresh_process(calls):
-    text = "snow \N{SNOWMAN} \ud83d"  # half an emoji, as models write
-    first = await calls.call({"do": "remember", "text": text})
-    second = await calls.call({"do": "remember", "text": text})
-    assert first[1:] == second[1:] == [1, text]
-    assert len({first[0], second[0], os.getpid()}) == 3
-    assert STATE == []
-
-
 def count_up(payload: Any, ask: Callable[[Any], Any]) -> int:
     number = 0
     for _ in range(3):
@@ -91,30 +82,6 @@ async def test_what_the_work_asks_is_answered_on_the_callers_loop(calls):
 
     assert await calls.call({"do": "count_up"}, on_message=answer) == 30
     assert asked == [0, 10, 20]
-
-
-async def test_an_error_of_who_answers_is_the_callers(calls):
-    async def answer(message: Any) -> Any:
-        raise ConnectionError("the store is away")
-
-    with pytest.raises(ConnectionError, match="the store is away"):
-        await calls.call({"do": "count_up"}, on_message=answer)
-    assert await is_well(calls)
-
-
-def wait_for_file(payload: Any, ask: Any) -> bool:
-    while not os.path.exists(payload["path"]):
-        time.sleep(0.01)
-    return True
-
-
-async def test_calls_run_beside_each_other(calls, tmp_path):
-    path = tmp_path / "go"
-    wait = {"do": "wait_for_file", "path": str(path)}
-    waiting = [asyncio.create_task(calls.call(wait)) for _ in range(4)]
-    await calls.call({"do": "remember", "text": ""})
-    path.touch()
-    assert await asyncio.gather(*waiting) == [True] * 4
 
 
 def print_much(payload: Any, ask: Any) -> None:
@@ -137,19 +104,12 @@ def long_text(payload: Any, ask: Any) -> str:
 
 
 async def test_megabytes_pass_in_both_directions(calls):
-    text = "x" * 3_000_000
+    text = "x" * 3_000_000 + "snow \N{SNOWMAN} \ud83d"  # half an emoji, as models write
     assert await calls.call({"do": "long_text", "text": text}) == text * 2
-
-
-def fail(payload: Any, ask: Any) -> None:
-    raise KeyError("no such row")
 
 
 def evaluate(payload: Any, ask: Any) -> Any:
     return eval(payload["code"])
-
-
-KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def own_socket() -> socket.socket:
@@ -183,11 +143,7 @@ def flood(payload: Any, ask: Any) -> None:
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        ({"do": "fail"}, "KeyError: 'no such row'"),
-        ({"do": "evaluate", "code": "sys.exit(3)"}, "SystemExit: 3"),
         ({"do": "evaluate", "code": "object()"}, "JSON cannot hold it: .*object"),
-        ({"do": "evaluate", "code": "os._exit(0)"}, "no answer: exit code 0, though it had not f"),
-        ({"do": "evaluate", "code": KILL}, "gave no answer: ended by SIGKILL"),
         ({"do": "close_socket"}, "gave no answer"),
         ({"do": "garbage", "bytes": "\xff\xff\xff\xff and so on"}, "4294967295 bytes; at most"),
         ({"do": "garbage", "bytes": "\0\0\0\4\x80ab\n"}, "no JSON"),
@@ -197,13 +153,9 @@ def flood(payload: Any, ask: Any) -> None:
     ],
 )
 async def test_a_call_that_goes_wrong_is_one_failed_call(calls, payload, says):
-    with pytest.raises(CallFailedError, match=says) as caught:
+    with pytest.raises(CallFailedError, match=says):
         await calls.call(payload, timeout=30)
     assert await is_well(calls)
-    if payload["do"] == "fail":
-        assert caught.value.failure is not None
-        assert caught.value.failure["type"] == "KeyError"
-        assert 'raise KeyError("no such row")' in caught.value.failure["traceback"]
 
 
 async def test_a_child_cannot_say_more_than_the_limit(calls, monkeypatch):

@@ -423,9 +423,3 @@ def test_process_for_graders_ends_with_its_agent():
     del agent, grader
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-@pytest.mark.parametrize("grade_timeout", [0, -1, float("nan")])
-def test_senseless_time_for_grading_is_refused(grade_timeout):
-    with pytest.raises(ConfigError, match="grade_timeout"):
-        agl.LitAgentRunner(agl.OtelTracer(), grade_timeout=grade_timeout)

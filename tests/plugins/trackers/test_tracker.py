@@ -196,14 +196,8 @@ def test_options_of_a_tracker_are_checked_by_name(monkeypatch):
         build_component({"type": "tensorboard", "logdir": "here"}, **about)
     with pytest.raises(ConfigError, match="rollouts"):
         build_component({"type": "tensorboard", "rollouts": -1}, **about)
-    tracker = build_component({"type": "tensorboard", "log_dir": "here"}, **about)
-    assert isinstance(tracker, agl_trackers.TensorBoard)
-
-
-def test_trainer_takes_hooks_by_name_and_with_options(monkeypatch):
-    monkeypatch.setattr("agl_trackers.tracker.find_spec", lambda name: True)
-    for hooks in ("tensorboard", [{"type": "tensorboard", "rollouts": 3}]):
-        [tracker] = agl.Trainer(hooks=hooks).hooks
+    for given in ("tensorboard", {"type": "tensorboard", "log_dir": "here", "rollouts": 3}):
+        tracker = build_component(given, **about)
         assert isinstance(tracker, agl_trackers.TensorBoard)
     assert tracker.rollouts == 3
 

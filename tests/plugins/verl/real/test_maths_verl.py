@@ -198,14 +198,6 @@ def test_the_queue_takes_what_we_put() -> None:
     assert [one.tolist() for one in data["prompts"].unbind()] == [[1, 2], [3]]
 
 
-def test_verls_own_estimator_would_count_rows() -> None:
-    # The control of the test above: by rows, a_1 is two members of its group.
-    scores, mask = torch.tensor([[1.0], [0.0], [0.0]]), torch.ones(3, 1)
-    fn = core_algos.get_adv_estimator_fn("rloo")
-    got, _ = fn(token_level_rewards=scores, response_mask=mask, index=np.array(["a"] * 3))
-    assert got[:, 0].tolist() == pytest.approx([1.0, -0.5, -0.5])
-
-
 def test_a_kl_penalty_in_the_reward_counts_over_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     control = SimpleNamespace(value=0.5, update=lambda **_: None)
     monkeypatch.setattr(Trainer, "kl_ctrl_in_reward", control, raising=False)
