@@ -17,6 +17,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 LIBRARIES = ("agl_learning", "agl_records", "agl_views", "agl_models", "agl_torch")
 """Whose names authors import besides those of ``agl``."""
+FOLDERS = "docs", "examples", "deploy", "clients"
 DRAW = """
 document.querySelectorAll("div.highlight-mermaid").forEach((block) => {
   const drawing = document.createElement("pre");
@@ -78,7 +79,7 @@ def main(out: Path, mermaid: Path | None = None) -> int:
     shutil.rmtree(out, ignore_errors=True)
     source = out / "source"
     said = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "*.md", "docs", "examples", "deploy"],
+        ["git", "ls-files", "-co", "--exclude-standard", "*.md", *FOLDERS],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for name in said.stdout.split("\n")[:-1]:
