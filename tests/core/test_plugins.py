@@ -129,6 +129,14 @@ def test_advice_for_a_name_that_two_offer_can_be_followed(install, group, advice
 
 
 STORE = "import agl\nclass X(agl.LightningStore)"
+ABSTRACT = """
+from abc import ABC, abstractmethod
+class Base(ABC):
+    @abstractmethod
+    def tell(self): ...
+    @abstractmethod
+    def ask(self): ...
+class X(Base)"""
 
 
 @pytest.mark.parametrize(
@@ -138,6 +146,7 @@ STORE = "import agl\nclass X(agl.LightningStore)"
         ("agl.stores", f"{STORE}: pass", "broken", "has neither call() nor delete_documents, del"),
         ("agl.stores", f"{STORE}:\n    async def call(self, *_): pass", "ok", ""),
         ("agl.algorithms", "def X(): pass", "ok", ""),
+        ("agl.credits", f"{ABSTRACT}: pass", "broken", "class X lacks ask(), tell()"),
         ("agl.algorithm", "X = 5", "unknown group", "'agl.algorithm'. Did you mean 'agl.algorit"),
     ],
 )

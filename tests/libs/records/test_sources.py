@@ -8,7 +8,7 @@ from agl.errors import AdapterError
 from agl.semconv import MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
 from agl_records.calls.reader import model_calls
-from agl_records.calls.sources import read_call
+from agl_records.calls.sources import dialects, read_call
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
 LOOK = {"name": "look", "arguments": '{"room": "kitchen"}'}
@@ -123,6 +123,42 @@ def test_an_unreadable_call_is_an_error_that_names_the_span(trace, attributes):
     span = trace.span("openai.chat.completion", attributes)
     with pytest.raises(AdapterError, match=f"span '{span.span_id}'"):
         read_call(span)
+
+
+def test_a_dialect_that_does_not_work_is_named_and_others_read_on(install, trace, caplog):
+    code = """
+        from agl_records import Dialect
+
+        class Lacks(Dialect):
+            pass
+
+        class Raises(Dialect):
+            def __init__(self):
+                raise ValueError("no licence")
+
+            def read(self, span): ...
+
+        class Other:
+            def read(self, span): ...
+
+        class Stumbles(Dialect):
+            def read(self, span):
+                return span.attributes["acme.asked"] if span.name == "acme" else None
+    """
+    names = ("Lacks", "Raises", "Other", "Stumbles")
+    offers = {"agl.dialects": {name.lower(): f"agl_x_mod:{name}" for name in names}}
+    install("agl-x", {"agl_x_mod.py": code}, offers)
+    dialects.cache_clear()
+    try:
+        assert read_call(trace.span("openai.chat.completion", GATEWAY)).messages == MESSAGES
+        with pytest.raises(AdapterError, match="that 'Stumbles' cannot read: KeyError"):
+            read_call(trace.span("acme", {}))
+    finally:
+        dialects.cache_clear()
+    said = "\n".join(caplog.messages)
+    assert "dialect 'lacks' (plugin 'agl-x') does not load: class Lacks lacks read()" in said
+    assert "dialect 'raises' (plugin 'agl-x') cannot be built: ValueError: no licence" in said
+    assert "dialect 'other' (plugin 'agl-x'): expected a Dialect, got the class Other" in said
 
 
 @pytest.mark.plugins

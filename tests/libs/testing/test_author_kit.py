@@ -165,6 +165,40 @@ def test_check_says_what_is_broken(agl, install, kind, source, sentence):
     assert sentence in shown.out
 
 
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("class Mine: ...", ": expected a CreditRule, got the class Mine"),
+        (
+            "import agl\nclass Mine(agl.CreditRule): ...",
+            " does not load: class Mine lacks assign()",
+        ),
+        (
+            f"{GIVES_NO_NUMBER}\n    def __init__(self):\n        raise OSError('no licence')",
+            " cannot be built: OSError: no licence",
+        ),
+    ],
+    ids=["wrong base class", "missing method", "constructor that raises"],
+)
+def test_check_says_once_why_a_component_cannot_be_made(agl, install, source, sentence):
+    install("agl-mine", {"mine_mod.py": source}, {"agl.credits": {"mine": "mine_mod:Mine"}})
+    shown = agl("plugins", "check", "agl-mine")
+    assert shown.code == 1
+    *_, row, _, last = shown.out.splitlines()
+    assert "| 0 of 1 kept |" in row
+    assert last == (
+        f"credit 'mine': 'it loads' is broken: credit 'mine' (plugin 'agl-mine'){sentence}"
+    )
+
+
+def test_check_counts_what_it_skipped_and_says_where_an_author_gives_it(agl, write):
+    write("dialect")
+    shown = agl("plugins", "check", "my-dialect")
+    assert shown.code == 0
+    assert "| 1 of 3 kept, 2 skipped |" in shown.out
+    assert "'its calls are read' is skipped: there are no spans to read. Run pytest" in shown.out
+
+
 def test_check_writes_a_table_for_a_readme(agl, write):
     write("credit")
     shown = agl("plugins", "check", "agl-my-credit")
@@ -205,7 +239,7 @@ def test_check_says_what_it_could_not_test(agl, install):
     shown = agl("plugins", "check", "agl-mine")
     assert shown.code == 1
     assert "adapter 'needs': 'its options are given' is skipped: give path=..." in shown.out
-    assert "| command | mine  | 1.0     | 1 of 1 kept |" in shown.out
+    assert "| command | mine  | 1.0     | 1 of 1 kept " in shown.out
     assert (
         "tracer 'gone': 'it loads' is broken: tracer 'gone' (plugin 'agl-mine') does not load: "
         in (shown.out)

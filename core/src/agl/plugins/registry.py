@@ -134,12 +134,16 @@ def load_component(component: Component) -> Any:
     """Import a component that was found; a ``BrokenComponentError`` if that fails."""
     try:
         with stdout_to_stderr():
-            return EntryPoint(component.name, component.target, component.group).load()
+            loaded = EntryPoint(component.name, component.target, component.group).load()
     except PluginError:
         raise
     # A plugin may raise anything while it is imported, even SystemExit; it must break nobody else.
     except (Exception, SystemExit) as error:
         raise broken(component, error) from error
+    if lacks := ", ".join(f"{one}()" for one in sorted(getattr(loaded, "__abstractmethods__", ()))):
+        cause = f"does not load: class {loaded.__name__} lacks {lacks}"
+        raise BrokenComponentError(f"{component} {cause}")
+    return loaded
 
 
 def stdout_to_stderr() -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -33,9 +33,6 @@ from agl.types.records import Boundary
 from agl.utils.json_values import parse_json
 from agl.utils.secrets import hide
 from agl.utils.text import capped, clean, describe, full_name_of, shorten
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import ReadableSpan
 
 logger = logging.getLogger(__name__)
 
@@ -198,20 +195,15 @@ def _span_of(item: Any, attempt: Attempt) -> Span:
     from opentelemetry.sdk.trace import ReadableSpan
 
     if isinstance(item, ReadableSpan):
-        return _from_readable(item, ids)
+        try:
+            return Span.from_opentelemetry(item, sequence_id=UNASSIGNED, **ids)
+        except ValueError as error:
+            message = f"the agent returned a span that cannot be stored: {error}"
+            raise AgentResultError(message) from None
     raise AgentResultError(
         f"the agent returned a list with {_describe(item)} in it; expected only Span, "
         "SpanCoreFields or OpenTelemetry's ReadableSpan"
     )
-
-
-def _from_readable(span: "ReadableSpan", ids: dict[str, str]) -> Span:
-    try:
-        return Span.from_opentelemetry(span, sequence_id=UNASSIGNED, **ids)
-    except ValueError as error:
-        raise AgentResultError(
-            f"the agent returned a span that cannot be stored: {error}"
-        ) from None
 
 
 def _describe(value: Any) -> str:

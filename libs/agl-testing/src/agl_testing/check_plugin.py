@@ -41,6 +41,9 @@ def check(offered: Sequence[Component], options: Mapping[str, Any]) -> list[dict
                 message = outcome.get("message", "").partition("\n")[0]
                 if outcome.tag == "skipped":
                     came = f"skipped: {message}"
+                elif message.startswith("failed on setup"):  # and so in each claim
+                    cause = message.partition("It.component: ")[2].removesuffix('"') or message
+                    claim, came = "it loads", f"broken: {cause}"
                 elif outcome.tag in ("failure", "error"):
                     about = getattr(_suite(offered[number]), test).__doc__
                     came = f"broken: {' '.join(about.split())} Got: {message}"
@@ -126,6 +129,8 @@ def command(ctx: click.Context, name: str, options: tuple[str, ...], as_json: bo
         table = Table("kind", "name", "version", "claims", box=box.MARKDOWN)
         for one, claims in found:
             kept = f"{[*claims.values()].count(KEPT)} of {len(claims)} kept"
+            if skipped := sum(came.startswith("skipped") for came in claims.values()):
+                kept += f", {skipped} skipped"
             table.add_row(one.kind, one.name, one.version, kept)
         show(table)
     not_kept = [(one, *each) for one, of in found for each in of.items() if each[1] != KEPT]

@@ -51,4 +51,6 @@ class DialectContract(Contract):
 
     def spans(self) -> Sequence[Span]:
         """Those of ``calls``; there are some, or the test is skipped."""
-        return self.calls or pytest.skip("no calls are given that it reads")
+        return self.calls or pytest.skip(
+            "there are no spans to read. Run pytest on a subclass of the suite that sets `calls`"
+        )

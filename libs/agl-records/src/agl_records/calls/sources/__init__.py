@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import ClassVar
 
-from agl.errors import AdapterError, PluginError, install_line
-from agl.plugins.registry import GROUPS, components, load_component
+from agl.errors import AdapterError, AglError, install_line
+from agl.plugins.build import build_component
+from agl.plugins.registry import GROUPS, components, names_in
 from agl.semconv import ModelCallAttributes as Key
 from agl.types import Span
 from agl.utils.catalogue import offered
@@ -45,10 +46,10 @@ class Dialect(ABC):
 def dialects() -> tuple[Dialect, ...]:
     """All dialects that are installed, in the order in which they are asked."""
     found: list[Dialect] = []
-    for component in components(GROUPS["dialect"]):
+    for name in names_in(group := GROUPS["dialect"]):
         try:
-            found.append(load_component(component)())
-        except PluginError as error:
+            found.append(build_component(name, group=group, expected_type=Dialect))
+        except AglError as error:
             logger.warning("spans of this dialect are not read: %s", error)
     return tuple(sorted(found, key=lambda dialect: dialect.is_standard))
 
@@ -67,8 +68,8 @@ def read_call(span: Span) -> ModelCall | None:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise AdapterError(
                 f"span {span.span_id!r} ({span.name!r}) of rollout {span.rollout_id!r}, attempt "
-                f"{span.attempt_id!r} is a model call that cannot be read: "
-                f"{type(error).__name__}: {error}"
+                f"{span.attempt_id!r} is a model call that "
+                f"{type(dialect).__name__!r} cannot read: {type(error).__name__}: {error}"
             ) from error
         if call is not None:
             return call
