@@ -86,7 +86,7 @@ async def test_run_whose_vllm_is_killed_in_a_step_goes_on_with_that_step(weights
             **place,
             server={"type": "vllm", "arguments": ARGUMENTS[:1]},
             **{"steps": 3, "groups_per_step": 2, "group_size": 2, "max_tokens": 8, "seed": 1},
-            **{"dtype": "bfloat16", "learning_rate": 5e-4},
+            **{"dtype": "float32", "learning_rate": 5e-4},
             show_progress=False,
         )
 
@@ -99,7 +99,7 @@ async def test_run_whose_vllm_is_killed_in_a_step_goes_on_with_that_step(weights
     text = (tmp_path / "run/metrics.jsonl").read_text()
     steps = [one for one in map(json.loads, text.splitlines()) if "loss/policy" in one]
     assert [step["step"] for step in steps] == [1, 2, 3]
-    # What vLLM computes in 16 bits, with the weights of each update, is what the trainer does.
-    assert max(step["logprob_gap"] for step in steps) < 0.1
+    # What vLLM computes, with the weights of each update, is what the trainer does.
+    assert max(step["logprob_gap"] for step in steps) < 1e-3
     (await agl.load_ledger(line.store)).check()
     assert not servers()
