@@ -9,50 +9,25 @@ import torch
 from tests.training_rows import training_row
 
 from agl.types import Rollout
-from agl_learning.advantages.comparisons import Inputs
 from agl_learning.advantages.estimator_option import ADVANTAGES
-from agl_learning.advantages.estimators import ESTIMATORS
-from agl_learning.advantages.trajectories import Trajectories
 from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import Credit, StepCredit
-from agl_verl.groups import _train
 from agl_verl.losses import loss_weights
 from agl_verl.rows import CallNote, RowNotes
 from agl_verl.trainer_mixin import RowContext, estimate, row_context, trajectories
 
 
-def rollouts_of(rewards: list[float]) -> Trajectories:
-    """The rollouts of one task, of different lengths."""
-    lengths = [3, 5, 7][: len(rewards)]
-    mask, notes = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None], []
-    for reward, length in zip(rewards, lengths, strict=True):
-        call = CallNote(start=0, end=length, credit=Credit(reward=reward))
-        given = RowNotes(calls=[call], rewards={"a": reward, "b": 2 * reward})
-        notes.append(given.model_dump_json())
-    keys = [f"u0_{number}_0" for number in range(len(rewards))]
-    return trajectories(keys, [False] * len(rewards), mask.float(), notes)
-
-
 def test_weights_of_a_loss_stay_in_single_precision() -> None:
-    rollouts = rollouts_of([0.0, 1.0, 0.4])
+    mask = torch.arange(7) < torch.tensor([3, 5, 7])[:, None]
+    keys = [f"u0_{number}_0" for number in range(3)]
+    rollouts = trajectories(keys, [False] * 3, mask.float())
     for mean in ("rollout", "token"):
         weights = loss_weights(rollouts, mean)
         assert weights.dtype == torch.float32
         assert weights.sum().item() == pytest.approx(3.0)
-
-
-def test_calls_of_an_equal_group_are_not_booked_as_trained() -> None:
-    rollouts = rollouts_of([0.1] * 3)
-    zeros = torch.zeros(rollouts.mask_NT.shape)
-    equal = ESTIMATORS["rloo"](Inputs(rollouts, torch.tensor([0.1] * 3), zeros))[:, 0].tolist()
-    row = training_row([1, 2], [(1, 2)], credits=[Credit(reward=0.1)])
-    ledger = Ledger()
-    _train(row, [equal[0]], 0, ledger, "rloo")
-    assert not ledger.trained
-    assert [one.reason for one in ledger.exclusions] == ["zero_advantage"]
 
 
 CREDITS_OF_CALLS = ("rloo", "opo", "gpg", "reinforce_plus_plus_baseline")
