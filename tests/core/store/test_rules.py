@@ -5,7 +5,7 @@ import pytest
 
 from agl.errors import InvalidTransitionError
 from agl.store import rules
-from agl.types import Attempt, AttemptStatus, Failure, Rollout, RolloutConfig, RolloutStatus, Worker
+from agl.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 
 ROLLOUT_STATUSES = get_args(RolloutStatus)
 ATTEMPT_STATUSES = get_args(AttemptStatus)
@@ -49,15 +49,6 @@ def test_attempt_moves_as_its_table_says(old, new):
             rules.move_attempt(attempt(old), new, 9.0, current=True)
 
 
-@pytest.mark.parametrize("current", [True, False])
-def test_late_success_keeps_why_its_rollout_has_failed(current):
-    lost = Failure(boundary="lost", type="unresponsive", message="no sign")
-    late = rules.move_attempt(
-        attempt("unresponsive", error=lost), "succeeded", 9.0, current=current
-    )
-    assert late.error == (None if current else lost)
-
-
 def test_ended_rollouts_go_nowhere():
     assert all(not rules.ROLLOUT_NEXT[status] for status in rules.ENDED)
 
@@ -76,32 +67,6 @@ TO_RUNNING = "rollout 'ro-1': cannot go from 'succeeded' to 'running'"
 def test_what_is_refused_says_why(move, old, new, said):
     with pytest.raises(InvalidTransitionError, match=said):
         move(rollout(old), new, 9.0)
-
-
-@pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
-@pytest.mark.parametrize(("sequence_id", "expected"), [(1, "requeuing"), (2, "failed")])
-def test_retry_while_attempts_are_left(status, sequence_id, expected):
-    config = {"max_attempts": 2, "retry_condition": [status]}
-    ended = attempt(status, sequence_id=sequence_id)
-    assert rules.rollout_after(rollout(**config), ended, 9.0).status == expected
-
-
-def test_no_retry_for_other_statuses():
-    kept = rollout(max_attempts=9, retry_condition=["timeout"])
-    assert rules.rollout_after(kept, attempt("failed"), 9.0).status == "failed"
-    assert rules.rollout_after(kept, attempt("succeeded"), 9.0).status == "succeeded"
-
-
-def test_unresponsive_attempt_is_revived_only_while_current():
-    lost = attempt("unresponsive", end_time=5.0)
-    revived = rules.sign_of_life(lost, 9.0, current=True, span=True)
-    assert (revived.status, revived.end_time, revived.last_heartbeat_time) == ("running", None, 9.0)
-    assert rules.sign_of_life(lost, 9.0, current=False, span=True) == lost
-
-
-def test_heartbeat_does_not_start_an_attempt():
-    alive = rules.sign_of_life(attempt("preparing"), 9.0, current=True, span=False)
-    assert (alive.status, alive.last_heartbeat_time) == ("preparing", 9.0)
 
 
 @pytest.mark.parametrize(
@@ -125,18 +90,3 @@ def test_overdue(config, heartbeat, now, expected):
     assert (verdict[0] if verdict else None) == expected
     deadline = rules.deadline(late, config)
     assert (deadline is not None and now > deadline) == (expected is not None)
-
-
-def test_ended_attempts_have_no_deadline():
-    config = RolloutConfig(timeout_seconds=1)
-    assert rules.deadline(attempt("succeeded"), config) is None
-    assert rules.overdue(attempt("unresponsive"), config, 1e9) is None
-
-
-def test_worker_with_an_open_attempt_stays_busy():
-    worker = rules.worker_busy(Worker(worker_id="w"), attempt(), 1.0)
-    other = attempt(attempt_id="at-2", rollout_id="ro-2")
-    after = rules.worker_after(worker, "succeeded", other, 2.0)
-    assert (after.status, after.current_attempt_id) == ("busy", "at-2")
-    assert rules.worker_found_nothing(after, 3.0).status == "busy"
-    assert rules.worker_after(after, "succeeded", None, 4.0).status == "idle"

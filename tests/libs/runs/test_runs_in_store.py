@@ -62,13 +62,6 @@ async def test_end_of_the_last_generation_is_the_end_of_the_run(memory_store, ou
     assert ended.end_time >= ended.start_time
 
 
-async def test_late_end_of_an_older_generation_changes_no_status(memory_store):
-    await begin_run(memory_store, start_of())
-    await begin_run(memory_store, start_of())
-    run = await end_run(memory_store, "run-1", 1, "failed", "it was not dead")
-    assert (run.status, run.generations[0].outcome) == ("running", "failed")
-
-
 async def test_run_that_was_thought_dead_may_say_how_it_ended(memory_store):
     await begin_run(memory_store, start_of())
     run = await end_run(memory_store, "run-1", 1, "died", "its process is gone")
