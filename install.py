@@ -2,9 +2,10 @@
 
     python install.py agl-torch
     python install.py 'agl-unsloth[trl]' 'agl-apo[gepa]' openai
+    python install.py -e '../my-plugin[test]'
 
-Our packages are on no index yet, so pip alone does not find what they need of each other. Whatever
-else is named, packages and options, goes to pip as it is.
+Our packages are on no index yet, so pip alone does not find what they need of each other, nor what
+a plugin of yours needs of them. Whatever else is named, packages and options, goes to pip as it is.
 """
 
 import re
@@ -18,7 +19,7 @@ from shutil import which
 CLONE = Path(__file__).resolve().parent
 FOLDERS = {"agl-core": CLONE / "core", "agl-agentlightning": CLONE / "compat/agentlightning"}
 FOLDERS |= {path.name: path for path in CLONE.glob("[lp]*/agl-*")}
-REQUIREMENT = re.compile(r"^(agl-[a-z]+)(?:\[([\w,-]+)\])?")
+REQUIREMENT = re.compile(r"^(agl-[a-z]+)(?![\w-])(?:\[([\w,-]+)\])?")
 
 
 def from_clone(*arguments: str) -> list[str]:
@@ -34,17 +35,19 @@ def from_clone(*arguments: str) -> list[str]:
 
 
 def _needs(argument: str) -> list[str]:
-    """What a package of ours, with its extras, needs of ours; of other arguments nothing."""
-    if not argument.startswith("agl-"):
-        return []
-    ours = REQUIREMENT.fullmatch(argument)
-    if ours is None or ours[1] not in FOLDERS:
+    """What a package, of ours or in a folder, needs of ours with its extras; of others nothing."""
+    name, _, extras = argument.partition("[")
+    if name.startswith("agl-") and not (name in FOLDERS and REQUIREMENT.fullmatch(argument)):
         sys.exit(f"{argument}: not in this clone, which has {', '.join(sorted(FOLDERS))}")
-    project = tomllib.loads((FOLDERS[ours[1]] / "pyproject.toml").read_text("utf-8"))["project"]
-    needs = list(project["dependencies"])
-    for extra in (ours[2] or "").split(","):
+    pyproject = FOLDERS.get(name, Path(name)) / "pyproject.toml"
+    if not pyproject.is_file():
+        return []
+    project = tomllib.loads(pyproject.read_text("utf-8")).get("project", {})
+    needs = list(project.get("dependencies", ()))
+    for extra in extras.removesuffix("]").split(","):
         needs += project.get("optional-dependencies", {}).get(extra, [])
-    return [need.partition("~")[0] for need in needs if need.startswith("agl-")]
+    found = [REQUIREMENT.match(need) for need in needs]
+    return [one[0] for one in found if one is not None and one[1] in FOLDERS]
 
 
 def _in_folder(ours: re.Match[str]) -> str:

@@ -83,6 +83,26 @@ def test_a_name_that_the_clone_does_not_have_is_refused_with_those_that_it_has()
     assert done.stderr == f"agl-tirch: not in this clone, which has {', '.join(ALL)}\n"
 
 
+def test_of_a_package_elsewhere_it_installs_what_that_needs_of_the_clone(tmp_path, monkeypatch):
+    """No index has it, so ``pip install -e .`` finds none of it, or what anybody put there."""
+    monkeypatch.syspath_prepend(CLONE)
+    from install import FOLDERS, from_clone
+
+    project = """
+        [project]
+        name = "agl-mine"
+        dependencies = ["agl-core~=0.1.0", "agl-records", "agl-other>=1", "click"]
+        [project.optional-dependencies]
+        test = ["agl-testing[speed]~=0.1.0"]
+    """
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    core, records, testing = (str(FOLDERS[f"agl-{one}"]) for one in ("core", "records", "testing"))
+    assert from_clone("-e", ".")[:4] == ["-e", ".", core, records]
+    assert testing in {one.partition("[")[0] for one in from_clone("-e", ".[test]")}
+    assert from_clone("click", "./nowhere") == ["click", "./nowhere"]
+
+
 def test_without_a_name_it_says_how_it_is_used() -> None:
     assert "python install.py agl-torch" in install().stderr
 

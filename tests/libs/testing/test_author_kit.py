@@ -11,6 +11,7 @@ from tests.interpreter import python
 
 from agl.plugins.parts import PARTS
 from agl.plugins.registry import GROUPS, load
+from agl_testing import new_package
 from agl_testing.new_package import KINDS
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +78,16 @@ def test_templates_have_no_error_of_types(write, tmp_path):
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')
     done = python("-m", "pyright", "-p", tmp_path, "--pythonpath", sys.executable)
     assert done.returncode == 0, done.stdout
+
+
+def test_new_says_which_packages_of_the_clone_are_missing(agl, tmp_path, monkeypatch):
+    """The trainer's package needs two that agl-testing does not bring, and no index has them."""
+    monkeypatch.setattr(new_package, "find_spec", lambda name: name != "agl_gateway" or None)
+    new = ("new", "trainer", "mine", "--folder", str(tmp_path / "mine"))
+    said = [line for line in agl(*new).err.splitlines() if line]
+    assert said[0].startswith("First: python install.py agl-gateway (in a clone of agl: ")
+    assert said[1].startswith("Next: cd ")
+    assert "First" not in agl("new", "hook", "mine", "--folder", str(tmp_path / "hook")).err
 
 
 @pytest.mark.parametrize(

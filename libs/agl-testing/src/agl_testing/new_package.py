@@ -6,6 +6,7 @@
 import ast
 import re
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -31,7 +32,7 @@ def command(kind: str, name: str, folder: Path | None) -> None:
     KIND is algorithm, trainer, tracer, adapter, dialect, store, credit, strategy or hook.
     """
     from agl.cli.shared import note
-    from agl.errors import ConfigError
+    from agl.errors import ConfigError, install_line
     from agl.plugins.registry import GROUPS, components
 
     name = name.removeprefix("agl-")
@@ -44,10 +45,14 @@ def command(kind: str, name: str, folder: Path | None) -> None:
     folder = folder or Path(f"agl-{name}")
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; name another one with --folder")
-    for path, text in render(kind, name, group).items():
+    package = render(kind, name, group)
+    for path, text in package.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
         click.echo(folder / path)
+    needs = re.findall('"(agl-[a-z]+)~', package["pyproject.toml"].replace("agl-core", "agl"))
+    if missing := [one for one in needs if find_spec(one.replace("-", "_")) is None]:
+        note(f"First: {install_line(*missing)}")
     note(f"Next: cd {folder} && pip install -e . && pytest && agl plugins check {name}")
 
 
