@@ -47,6 +47,8 @@ def write(agl, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", MARKED)
 def test_new_package_passes_its_tests_and_is_used_by_its_name(write, kind):
+    if kind == "trainer":
+        pytest.importorskip("agl_gateway")  # the package names it
     folder = write(kind)
     paths = os.pathsep.join([str(folder / "src"), os.environ.get("PYTHONPATH", "")])
     options = ("-q", "-p", "no:cacheprovider")
