@@ -112,10 +112,11 @@ def test_without_rules_or_switched_off_no_tool_is_rewarded(off, memory_store, mo
 def test_what_is_set_stands_in_the_job(queue, monkeypatch):
     ann = queue.client("ann")
     ann.upload_data(str(queue.lines))
-    monkeypatch.setattr(ann, "attach", lambda job, *_: job)
+    result = {"train_rewards": [0.0], "test_rewards": [], "checkpoints": {}, "step": 1}
+    monkeypatch.setattr(ann, "_follow", lambda job, _: {"id": job, "seconds": 0.0, **result})
 
-    def options() -> dict[str, object]:
-        job = ann.train(with_tools)
+    def options(job: str = "") -> dict[str, object]:
+        job = job or ann.train(with_tools).job
         text = (queue.folder / "ann/jobs" / job / "job.yaml").read_text()
         return runtime_options(text)
 
@@ -129,6 +130,8 @@ def test_what_is_set_stands_in_the_job(queue, monkeypatch):
         "failures": {"agent": "retry", "timeout": "retry", "retries": 3},
         "rollouts": {"timeout_seconds": 60.0},
     }
+    evaluation = options(ann._begin("evaluate", None))
+    assert evaluation == {key: value for key, value in options().items() if key != "credit"}
     runtime.set_config({"air_enabled": False})
     assert "credit" not in options()
 

@@ -85,6 +85,11 @@ def test_what_is_wrong_is_said(server, tmp_path):
         "no data": (TrainingError, lambda: client.train(print, data_id="other")),
         "optimum": (InvalidConfigError, lambda: client.download_model("x", format="onnx")),
         "train first": (TrainingError, lambda: client.download_model("x")),
+        "nworkers=0": (InvalidConfigError, lambda: client.train(print, 0, data_id=data)),
+        "got 5": (
+            InvalidConfigError,
+            lambda: client.evaluate(5, str(server.folder / "test.jsonl")),
+        ),
         "which data": (InvalidConfigError, lambda: Client(server.user("dora")).train(print)),
         "AGENT_LIGHTNING_API_KEY": (
             ServerConnectionError,
@@ -98,6 +103,7 @@ def test_what_is_wrong_is_said(server, tmp_path):
     for said, (error, call) in wrong.items():
         with pytest.raises(error, match=said):
             call()
+    assert client.jobs() == []
     answer = requests.post(f"{server.user('dora')}/data", data=itertools.repeat(bytes(2**20), 9))
     assert (answer.status_code, answer.json()["error_type"]) == (413, "BodyTooLarge")
 
@@ -114,13 +120,14 @@ class BreaksOff(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_a_download_that_breaks_off_leaves_no_model(tmp_path):
+def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_model(tmp_path):
     there = HTTPServer(("127.0.0.1", 0), BreaksOff)
     threading.Thread(target=there.serve_forever).start()
     try:
         client = Client(f"http://127.0.0.1:{there.server_port}")
-        with pytest.raises(ServerConnectionError, match="no whole one"):
-            client.download_model(str(tmp_path))
+        for call in (client.data, lambda: client.download_model(str(tmp_path))):
+            with pytest.raises(ServerConnectionError, match="no whole one"):
+                call()
     finally:
         there.shutdown()
         there.server_close()

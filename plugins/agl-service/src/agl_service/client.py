@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -128,9 +128,7 @@ class Client:
         Raises:
             DataUploadError: A file was refused; the message names the line.
         """
-        test = self._send(test_file) if test_file else None
-        body = {"train": self._send(train_file), "test": test, "id": data_id}
-        self._data = self._ask("POST", "/data", body)
+        self._data = self._upload(train_file, test_file, data_id)
         return self._data
 
     def data(self) -> list[dict[str, Any]]:
@@ -165,14 +163,14 @@ class Client:
         Raises:
             TrainingError: The training failed or was stopped.
         """
+        workers = self._workers(agent_func, nworkers)
         options: dict[str, Any] = {
             "epochs": epochs,
             "batch_size": batch_size,
             "eval_interval": eval_interval,
+            "air": runtime_config().air_enabled and bool(air.rules),
         }
-        options |= asdict(runtime_config())
-        options["air"] = options.pop("air_enabled") and bool(air.rules)
-        result = self.attach(self._begin("train", data_id, **options), agent_func, nworkers)
+        result = _training_of(self._follow(self._begin("train", data_id, **options), workers))
         if checkpoint_dir is None:
             return result
         folders = {name: str(Path(checkpoint_dir, Path(name).name)) for name in result.checkpoints}
@@ -182,18 +180,11 @@ class Client:
 
     def attach(
         self, job: str, agent_func: Agent | None = None, nworkers: int = -1
-    ) -> TrainingResult:
-        """Take up a training that was left; without an agent, look on. See ``train``."""
-        found = self._follow(job, agent_func, nworkers)
-        return TrainingResult(
-            final_reward=found["train_rewards"][-1],
-            train_rewards=found["train_rewards"],
-            test_rewards=found["test_rewards"],
-            checkpoints=[f"{job}/{name}" for name in found["checkpoints"]],
-            total_steps=found["step"],
-            total_time=found["seconds"],
-            job=job,
-        )
+    ) -> TrainingResult | EvalResult:
+        """Take up a job that was left; without an agent, look on. See ``train``, ``evaluate``."""
+        workers = None if agent_func is None else self._workers(agent_func, nworkers)
+        found = self._follow(job, workers)
+        return _training_of(found) if found["kind"] == "train" else _evaluation_of(found)
 
     def evaluate(
         self,
@@ -211,12 +202,11 @@ class Client:
         Raises:
             TrainingError: The evaluation failed or was stopped, or there is no such checkpoint.
         """
-        data = test_file and self.upload_data(test_file)
+        workers = self._workers(agent_func, nworkers)
+        data = test_file and self._upload(test_file)
         name = checkpoint and "/".join(self._checkpoint(checkpoint)[:2])
-        job = self._follow(self._begin("evaluate", data, checkpoint=name), agent_func, nworkers)
-        found = job["evaluation"]
-        rewards = [reward for task in found["tasks"] for reward in task["rewards"]]
-        return EvalResult(found["metrics"]["reward/mean"], rewards, found["failures"], job["id"])
+        job = self._begin("evaluate", data, checkpoint=name)
+        return _evaluation_of(self._follow(job, workers))
 
     def download_model(
         self, output_dir: str, checkpoint: str = "latest", format: str = "huggingface"
@@ -260,6 +250,10 @@ class Client:
         """Stop a job; its checkpoints stay."""
         self._ask("POST", f"/jobs/{job}/stop")
 
+    def _upload(self, train: str, test: str | None = None, name: str | None = None) -> str:
+        sent = self._send(test) if test else None
+        return self._ask("POST", "/data", {"train": self._send(train), "test": sent, "id": name})
+
     def _send(self, given: str) -> str:
         """The digest of a file of tasks, which is at the server then."""
         with TemporaryDirectory() as folder:
@@ -284,12 +278,21 @@ class Client:
         if not (data := data or self._data):
             raise InvalidConfigError("which data? Call upload_data first, or give data_id")
         body = {"id": new_run_id(), "kind": kind, "data": data, **options}
+        limits = runtime_config()
+        body |= {"max_retries": limits.max_retries, "timeout": limits.timeout}
         return self._ask("POST", "/jobs", body)["id"]
 
-    def _follow(self, job_id: str, agent: Agent | None, number: int) -> dict[str, Any]:
-        """The job at its end; the agent runs meanwhile."""
-        where = f"/jobs/{job_id}{'?works=1' if agent else ''}"
-        workers = agent and Workers(agent, number, urlsplit(self._url).hostname or "")
+    def _workers(self, agent: Agent, number: int) -> Workers:
+        """Made before a job begins, so that a wrong option leaves no job behind."""
+        if not callable(agent):
+            raise InvalidConfigError(f"expected a function of (resource, task), got {agent!r}")
+        if number < 1 and number != -1:
+            raise InvalidConfigError(f"nworkers={number}: expected 1 or more, or -1, four per core")
+        return Workers(agent, number, urlsplit(self._url).hostname or "")
+
+    def _follow(self, job_id: str, workers: Workers | None) -> dict[str, Any]:
+        """The job at its end; the workers run its agent meanwhile."""
+        where = f"/jobs/{job_id}{'?works=1' if workers else ''}"
         job, said, answered = self._ask("GET", where), "", time.monotonic()
         try:
             with Bar(job["kind"], job["steps"], reward="") as bar:
@@ -330,7 +333,8 @@ class Client:
         raise TrainingError(f"no checkpoint {given!r}; there are: {known or 'none, train first'}")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        return self._request(method, path, body).json()
+        with _answering(self._url):
+            return self._request(method, path, body).json()
 
     def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
         about: dict[str, Any] = {"timeout": self.timeout, "stream": True}
@@ -340,17 +344,38 @@ class Client:
             about["json"] = body
         with _answering(self._url):
             answer = self._session.request(method, self._url + path, **about)
-            error = None if answer.ok else error_of(answer.status_code, answer.json(), self._url)
-        if error is None:
-            return answer
-        if answer.status_code == 401 or answer.status_code >= 500:
+            if answer.ok:
+                return answer
+            said = answer.json() if "json" in answer.headers.get("Content-Type", "") else None
+        error = error_of(answer.status_code, said, self._url)
+        if answer.status_code == 401:
             raise ServerConnectionError(
-                f"{error}. The token of a user stands in the address that agl server prints, or in "
-                "AGENT_LIGHTNING_API_KEY"
+                f"{self._url}: the token is missing or was refused. That of a user stands in the "
+                "address that agl server prints, or in AGENT_LIGHTNING_API_KEY"
             )
+        if answer.status_code >= 500:
+            raise ServerConnectionError(str(error))
         kinds: dict[type[AglError], type[AglError]]
         kinds = {DatasetError: DataUploadError, UnknownRecordError: TrainingError}
         raise kinds.get(type(error), InvalidConfigError)(str(error))
+
+
+def _training_of(job: dict[str, Any]) -> TrainingResult:
+    return TrainingResult(
+        final_reward=job["train_rewards"][-1],
+        train_rewards=job["train_rewards"],
+        test_rewards=job["test_rewards"],
+        checkpoints=[f"{job['id']}/{name}" for name in job["checkpoints"]],
+        total_steps=job["step"],
+        total_time=job["seconds"],
+        job=job["id"],
+    )
+
+
+def _evaluation_of(job: dict[str, Any]) -> EvalResult:
+    found = job["evaluation"]
+    rewards = [reward for task in found["tasks"] for reward in task["rewards"]]
+    return EvalResult(found["metrics"]["reward/mean"], rewards, found["failures"], job["id"])
 
 
 @contextmanager
