@@ -19,6 +19,7 @@ from agl_learning.reports.run_metrics import RunMetrics
 from agl_service import (
     Client,
     DataUploadError,
+    EvalResult,
     InvalidConfigError,
     ServerConnectionError,
     TrainingError,
@@ -79,6 +80,68 @@ def test_a_damaged_record_stops_no_server_and_its_job_says_so(queue, caplog):
     assert record.read_text() == '{"id": "x", "stat'
 
 
+def test_damaged_data_are_shown_and_refused_and_take_no_file_with_them(queue):
+    ann, others = queue.client("ann"), queue.lines.with_name("others.jsonl")
+    others.write_text('{"question": "3?"}\n')
+    ann.upload_data(str(queue.lines), str(others), "damaged")
+    ann.upload_data(str(queue.lines), data_id="whole")
+    record = queue.folder / "ann/data/damaged.json"
+    for text in ('{"train": "', "{}"):
+        record.write_text(text)
+        errors = {one["id"]: one["error"] for one in ann.data()}
+        assert f"{record} is damaged; restore that file" in errors["damaged"]
+        assert errors["whole"] == ""
+    with pytest.raises(InvalidConfigError, match=r"'damaged': .*json is damaged"):
+        ann._begin("train", "damaged")
+    ann._begin("train", "whole")
+    ann.delete_data("whole")
+    assert len(list((queue.folder / "ann/files").iterdir())) == 2
+    ann.delete_data("damaged")
+    assert ann.data() == []
+
+
+def test_pieces_behind_the_end_of_a_file_change_nothing(queue):
+    ann = queue.client("ann")
+    ann.upload_data(str(queue.lines), data_id="mine")
+    size, digest = queue.lines.stat().st_size, ann.data()[0]["train"]
+    assert ann._ask("PUT", f"/files/{digest}?offset={size}", b"more") == size
+    assert ann.upload_data(str(queue.lines)) != "mine"
+    ann._begin("train", "mine")
+
+
+def test_a_damaged_result_is_that_of_its_job_alone(queue):
+    ann = queue.client("ann")
+    ann.upload_data(str(queue.lines))
+    job, other = (queue.jobs.get("ann", ann._begin("evaluate", None)) for _ in range(2))
+    (queue.jobs.folder_of(job) / "result.json").write_text('{"tasks": [')
+    queue.jobs.change(job, "finished")
+    states = {one["id"]: one["state"] for one in ann.jobs()}
+    assert states == {job.id: "failed", other.id: "queued"}
+    with pytest.raises(TrainingError, match=r"result\.json is damaged; evaluate again"):
+        ann.attach(job.id)
+
+
+def test_damaged_users_are_said_to_be_damaged(queue, caplog, capsys):
+    ann, users = queue.client("ann"), queue.folder / "users.json"
+    users.write_text('{"')
+    with pytest.raises(ServerConnectionError, match=r"500.*see the server's log$"):
+        ann.jobs()
+    assert f"{users} is damaged: no token is known. Restore that file" in caplog.text
+    with pytest.raises(ConfigError, match="add the users again"):
+        agl("server", "users", "list", "--folder", queue.folder)
+
+
+def test_what_fails_unforeseen_is_in_the_log(queue, caplog):
+    ann, files = queue.client("ann"), queue.folder / "ann/files"
+    ann.jobs()
+    files.parent.mkdir()
+    files.write_text("no folder")
+    with pytest.raises(ServerConnectionError, match=r"500 .*see the server's log$"):
+        ann.upload_data(str(queue.lines))
+    assert "PUT '/files/" in caplog.text
+    assert "FileExistsError" in caplog.text
+
+
 def test_equal_requests_at_once_make_one_job(queue):
     ann, clients, tokens = queue.client("ann"), 8, set()
     data = ann.upload_data(str(queue.lines))
@@ -94,6 +157,23 @@ def test_equal_requests_at_once_make_one_job(queue):
             each = [queue.client("ann") for _ in range(clients)]
             tokens |= set(pool.map(begin, each))
     assert len(tokens) == 5 == len(ann.jobs())
+
+
+def test_an_evaluation_is_taken_up_again_and_training_keeps_its_tasks(queue):
+    ann = queue.client("ann")
+    ann.upload_data(str(queue.lines))
+    others = queue.lines.with_name("test.jsonl")
+    others.write_text('{"question": "3?"}\n')
+    found = {"tasks": [{"rewards": [0.5]}], "metrics": {"reward/mean": 0.5}, "failures": {}}
+    with ThreadPoolExecutor(1) as pool:
+        evaluated = pool.submit(ann.evaluate, print, str(others))
+        wait_until(lambda: queue.jobs.all("ann") or evaluated.done())
+        (job,) = queue.jobs.all("ann")
+        (queue.jobs.folder_of(job) / "result.json").write_text(json.dumps(found))
+        queue.jobs.change(job, "finished")
+        assert evaluated.result() == EvalResult(0.5, [0.5], {}, job.id)
+    assert ann.attach(job.id) == evaluated.result()
+    assert queue.jobs.get("ann", ann._begin("train", None, batch_size=1)).steps == 2
 
 
 def test_metrics_are_read_again_only_when_they_have_changed(queue, monkeypatch):
@@ -152,18 +232,20 @@ def test_a_large_file_is_never_in_memory_as_a_whole(queue):
     assert peak < 32 * 2**20 < queue.lines.stat().st_size, peak  # of client and server together
 
 
-def test_deleted_data_goes_with_files_that_no_other_needs(queue):
+def test_deleted_data_goes_with_files_that_no_other_names_and_jobs_keep_theirs(queue):
     ann, files = queue.client("ann"), queue.folder / "ann/files"
     for name in ("a", "b"):
         ann.upload_data(str(queue.lines), data_id=name)
-    job = ann._begin("train", "a")
-    with pytest.raises(InvalidConfigError, match=f"job {job} needs it; stop that job first"):
-        ann.delete_data("a")
-    ann.stop(job)
+    job, lines = queue.folder / "ann/jobs" / ann._begin("train", "a"), queue.lines.read_text()
     ann.delete_data("a")
+    assert len(list(files.iterdir())) == 1
+    queue.lines.write_text('{"question": "3?"}\n')
+    ann.upload_data(str(queue.lines), data_id="b")  # in the place of the other
     assert len(list(files.iterdir())) == 1
     ann.delete_data("b")
     assert (list(files.iterdir()), ann.data()) == ([], [])
+    assert f"train: {job / 'train.jsonl'}" in (job / "job.yaml").read_text()
+    assert (job / "train.jsonl").read_text() == lines
     with pytest.raises(TrainingError, match="you have no data 'b'"):
         ann.delete_data("b")
 
@@ -174,6 +256,8 @@ def test_deleted_data_goes_with_files_that_no_other_needs(queue):
         b'{"question": "x"}\n\n{"q": 1}\n': "train file, line 3: expected JSON with a 'question'",
         b'{"question": "\xff"}\n': "train file, line 1: expected JSON",
         b"\n": "train file: it has no tasks",
+        b'{"question": "x", "score": NaN}\n': r"line 1: the task\['score'\] cannot be stored",
+        b'{"question": "\\ud800"}\n': r"line 1: the task\['question'\] cannot be stored",
     }.items(),
 )
 def test_the_server_checks_lines_itself(queue, content, said):

@@ -1,20 +1,42 @@
 """The data of a user: files of tasks, which come in pieces, and the ids that name two of them.
 
-A file lies once in ``files``, under the digest of its content; ``data`` has a record for each id.
+A file lies once in ``files``, under the digest of its content, as ``.partial`` until it has been
+checked; ``data`` has a record for each id.
 """
 
 import hashlib
 import json
+import os
 import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from threading import RLock
 
-from agl.errors import DatasetError, UnknownRecordError
-from agl_runs.files import make_private_folder, write_whole
+from pydantic import TypeAdapter
+
+from agl.errors import AglError, DatasetError, UnknownRecordError
+from agl.utils.json_values import copy_of
+from agl_runs.files import make_private_folder, sync, write_whole
 
 PIECE_BYTES = 2**22
-_lock = Lock()
+_lock = RLock()
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The digests of the files that an id names, and how many tasks they have."""
+
+    train: str
+    train_tasks: int
+    created: float
+    test: str | None = None
+    test_tasks: int = 0
+    error: str = ""
+    """Why the record cannot be read."""
+
+
+_check_record = TypeAdapter(DataRecord).validate_json
 
 
 def check_tasks(file: Path, name: str) -> tuple[str, int]:
@@ -40,25 +62,36 @@ def check_tasks(file: Path, name: str) -> tuple[str, int]:
 
 def _check_task(line: bytes, where: str) -> None:
     try:
-        if json.loads(line.decode("utf-8-sig"))["question"] is not None:
+        task = json.loads(line.decode("utf-8-sig"))
+        if task["question"] is not None:
+            copy_of(task, f"{where}: the task")  # as the store of a job does
             return
+    except AglError as error:
+        raise DatasetError(str(error)) from None
     except (ValueError, TypeError, LookupError, RecursionError):
         pass
     raise DatasetError(f"{where}: expected JSON with a 'question', got {line[:80]!r}")
 
 
-def file_of(user: Path, digest: str) -> Path:
-    """Where a file is, or what has come of it; ``user`` is the folder of its user."""
+def _file_of(user: Path, digest: str) -> Path:
+    """Where a file is that has been checked; ``user`` is the folder of its user."""
     return user / "files" / f"{digest}.jsonl"
+
+
+def _partial_of(user: Path, digest: str) -> Path:
+    return _file_of(user, digest).with_suffix(".partial")
 
 
 def add_piece(user: Path, digest: str, offset: int, piece: bytes) -> int:
     """Add a piece if all before it is there, and nothing behind; how many bytes are there now."""
     make_private_folder(user / "files")
-    with _lock, file_of(user, digest).open("ab") as out:
-        if out.tell() == offset:
-            out.write(piece)
-        return out.tell()
+    with _lock:
+        if (whole := _file_of(user, digest)).exists():
+            return whole.stat().st_size
+        with _partial_of(user, digest).open("ab") as out:
+            if out.tell() == offset:
+                out.write(piece)
+            return out.tell()
 
 
 def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
@@ -67,46 +100,90 @@ def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
     Raises:
         DatasetError: A file was refused, and is removed; see ``check_tasks``.
     """
-    files = {"train": train, **({"test": test} if test else {})}
-    counts = {f"{what}_tasks": _check_file(user, digest, what) for what, digest in files.items()}
-    name = name or hashlib.sha256(" ".join(files.values()).encode()).hexdigest()[:16]
-    record = {"train": train, "test": test, "created": time.time(), "test_tasks": 0, **counts}
+    train_tasks = _check_file(user, train, "train")
+    test_tasks = _check_file(user, test, "test") if test else 0
+    name = name or hashlib.sha256(f"{train} {test or ''}".strip().encode()).hexdigest()[:16]
+    record = DataRecord(train, train_tasks, time.time(), test, test_tasks)
     with _lock:
-        write_whole(user / "data" / f"{name}.json", json.dumps(record))
+        replaced = all_data(user).get(name, record)
+        write_whole(_record_file(user, name), json.dumps(asdict(record)))
+        _remove_unnamed(user, replaced)
     return name
 
 
 def _check_file(user: Path, digest: str, what: str) -> int:
+    whole = _file_of(user, digest)
+    file = whole if whole.exists() else _partial_of(user, digest)
     try:
-        found, tasks = check_tasks(file_of(user, digest), f"{what} file")
+        found, tasks = check_tasks(file, f"{what} file")
         if found != digest:
             raise DatasetError(f"{what} file: it changed while it was uploaded; upload it again")
+        sync(file)
+        os.replace(file, whole)
         return tasks
     except FileNotFoundError:
         raise DatasetError(f"{what} file: {digest} was not uploaded") from None
     except DatasetError:
-        file_of(user, digest).unlink()
+        file.unlink(missing_ok=True)
         raise
 
 
-def all_data(user: Path) -> dict[str, dict[str, Any]]:
+def _record_file(user: Path, name: str) -> Path:
+    return user / "data" / f"{name}.json"
+
+
+def _read_record(file: Path) -> DataRecord:
+    try:
+        return _check_record(file.read_bytes())
+    except ValueError:
+        damaged = f"{file} is damaged; restore that file, or upload the data again"
+        return DataRecord("", 0, file.stat().st_mtime, error=damaged)
+
+
+def all_data(user: Path) -> dict[str, DataRecord]:
     """Id -> its record."""
-    records = sorted((user / "data").glob("*.json"))
-    return {one.stem: json.loads(one.read_text("utf-8")) for one in records}
+    with _lock:
+        return {one.stem: _read_record(one) for one in sorted((user / "data").glob("*.json"))}
 
 
-def data_of(user: Path, name: str) -> dict[str, Any]:
+def data_of(user: Path, name: str) -> DataRecord:
     """The record of an id, else an ``UnknownRecordError``."""
-    if (record := all_data(user).get(name)) is None:
-        raise UnknownRecordError(f"you have no data {name!r}; upload it")
-    return record
+    try:
+        return _read_record(_record_file(user, name))
+    except FileNotFoundError:
+        raise UnknownRecordError(f"you have no data {name!r}; upload it") from None
+
+
+def link_files(user: Path, record: DataRecord, folder: Path) -> dict[str, str]:
+    """Link the files of a record into a job's folder: a job keeps tasks whose id is deleted.
+
+    Returns:
+        What the configuration of a run has: ``train``, and ``val`` if there are test tasks.
+    """
+    make_private_folder(folder)
+    digests = {"train": record.train, **({"val": record.test} if record.test else {})}
+    files = {name: folder / f"{name}.jsonl" for name in digests}
+    for name, file in files.items():
+        try:
+            with suppress(FileExistsError):  # the server was killed, and is asked again
+                os.link(_file_of(user, digests[name]), file)
+        except FileNotFoundError:
+            raise UnknownRecordError(f"the {name} file of these data is gone; upload it") from None
+    return {name: str(file) for name, file in files.items()}
 
 
 def delete_data(user: Path, name: str) -> None:
     """Forget an id, and files that no other one names."""
     with _lock:
         left = data_of(user, name)
-        (user / "data" / f"{name}.json").unlink()
-        used = {one[what] for one in all_data(user).values() for what in ("train", "test")}
-        for digest in {left["train"], left["test"]} - used - {None}:
-            file_of(user, digest).unlink(missing_ok=True)
+        _record_file(user, name).unlink()
+        _remove_unnamed(user, left)
+
+
+def _remove_unnamed(user: Path, left: DataRecord) -> None:
+    """Remove files of a record that is no more, unless another one names them, or may have."""
+    others = all_data(user).values()
+    named = {digest for one in others for digest in (one.train, one.test)}
+    if not any(one.error for one in others):
+        for digest in {left.train, left.test} - named - {None, ""}:
+            _file_of(user, digest).unlink(missing_ok=True)

@@ -59,7 +59,6 @@ class Job:
     """Of that store, where it can be at every start, so that runners find it again."""
     state: State = "queued"
     error: str = ""
-    data: str = ""
 
 
 @dataclass(frozen=True)

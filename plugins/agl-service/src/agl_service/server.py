@@ -1,17 +1,19 @@
 """What a training server answers: to each user about their own data, jobs and checkpoints."""
 
 import json
-import math
+import logging
 import secrets
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body as Content, Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from starlette.background import BackgroundTask
 
 from agl.errors import AglError, ConfigError, UnknownRecordError
@@ -28,8 +30,10 @@ from agl_service import data as files
 from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
 from agl_service.settings import Settings
 
+logger = logging.getLogger("agl.service")
 USERS = "users.json"
 """In the folder of a server: token -> name of its user."""
+_check_users = TypeAdapter(dict[str, str]).validate_json
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Piece = Annotated[bytes, Content(media_type="application/octet-stream")]
 
@@ -63,7 +67,7 @@ User = Annotated[str, Depends(_user)]
 
 def app_of(jobs: Jobs, settings: Settings) -> App:
     """The application."""
-    api = FastAPI(title="Training server of agl", exception_handlers={AglError: _refuse})
+    api = FastAPI(title="Training server of agl", exception_handlers=_ANSWERS)
 
     @api.put("/files/{digest}")
     def put_piece(user: User, digest: Digest, offset: int, piece: Piece = b"") -> int:
@@ -75,13 +79,11 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
 
     @api.get("/data")
     def list_data(user: User) -> list[dict[str, Any]]:
-        return [{"id": name, **one} for name, one in files.all_data(jobs.folder / user).items()]
+        found = files.all_data(jobs.folder / user)
+        return [{"id": name, **asdict(record)} for name, record in found.items()]
 
     @api.delete("/data/{data_id}")
-    def delete(user: User, data_id: str) -> None:
-        for job in jobs.all(user):
-            if job.data == data_id and job.state in ("queued", "running", "paused"):
-                raise ConfigError(f"data {data_id!r}: job {job.id} needs it; stop that job first")
+    def delete(user: User, data_id: RunId) -> None:
         files.delete_data(jobs.folder / user, data_id)
 
     @api.post("/jobs")
@@ -91,17 +93,15 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         if reached := jobs.reached(user):
             raise ConfigError(reached)
         data = files.data_of(jobs.folder / user, asked.data)
-        num_tasks = data["train_tasks"]
-        groups = min(asked.batch_size, num_tasks)
+        if data.error:
+            raise ConfigError(f"data {asked.data!r}: {data.error}")
+        groups = min(asked.batch_size, data.train_tasks)
         if settings.batch_size is not None:
             most = settings.batch_size // settings.algorithm["group_size"]
             groups = max(1, min(groups, most))
-        steps = math.ceil(asked.epochs * num_tasks / groups)
+        steps = -(-asked.epochs * data.train_tasks // groups)
         options: dict[str, Any] = settings.algorithm | {"steps": steps, "groups_per_step": groups}
-        config = {"agent": "agl_service.child:agent"}
-        config["train"] = str(files.file_of(jobs.folder / user, data["train"]))
-        if data["test"]:
-            config["val"] = str(files.file_of(jobs.folder / user, data["test"]))
+        if data.test:
             every = {"every": asked.eval_interval} if asked.kind == "train" else {}
             options["evaluation"] = {**options.get("evaluation", {}), **every}
         if asked.air:
@@ -118,7 +118,9 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         if asked.checkpoint is not None:
             options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
-        return shown(jobs.add(Job(*about, data=asked.data), config | {"algorithm": options}))
+        job, config = Job(*about), {"agent": "agl_service.child:agent", "algorithm": options}
+        config |= files.link_files(jobs.folder / user, data, jobs.folder_of(job))
+        return shown(jobs.add(job, config))
 
     @api.get("/jobs")
     def list_jobs(user: User) -> list[dict[str, Any]]:
@@ -162,17 +164,23 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
     def shown(job: Job) -> dict[str, Any]:
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
         metrics, said = metrics_of(run), summary_in(run)
-        is_read = (job.kind, job.state) == ("evaluate", "finished")
-        about = ("id", "kind", "steps", "created", "state", "error")
+        state, error, evaluation = job.state, job.error, None
+        if (job.kind, state) == ("evaluate", "finished"):
+            try:
+                evaluation = json.loads(result.read_bytes())
+            except (OSError, ValueError):
+                state, error = "failed", f"{result} is damaged; evaluate again"
         return {
-            **{name: getattr(job, name) for name in about},
+            **{name: getattr(job, name) for name in ("id", "kind", "steps", "created")},
+            "state": state,
+            "error": error,
             "step": metrics.step or 0,
             "train_rewards": list(metrics.rewards.values()),
             "test_rewards": list(metrics.val_rewards.values()),
-            "checkpoints": {one.name: _files(one) for one in _checkpoints(run)},
+            "checkpoints": {at.name: names for at in _checkpoints(run) if (names := _files(at))},
             "best": Path(said.get("best_checkpoint") or "").name,
             "seconds": said.get("seconds", 0.0),
-            "evaluation": json.loads(result.read_text("utf-8")) if is_read else None,
+            "evaluation": evaluation,
             "store": {"server_port": job.port, "token": Tokens(job.token).issue("runner")},
         }
 
@@ -195,18 +203,35 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return JSONResponse(answer, status_of(error))
 
 
+async def _fail(request: Request, error: Exception) -> Response:
+    logger.error("%s %r failed", request.method, request.url.path, exc_info=error)
+    answer = {"detail": "internal error; see the server's log", "error_type": "InternalServerError"}
+    return JSONResponse(answer, 500)
+
+
+_ANSWERS: Any = {AglError: _refuse, Exception: _fail}
+
+
 def _checkpoints(run: Path) -> list[Path]:
     return sorted(run.glob("checkpoints/step-*"))
 
 
 def _files(checkpoint: Path) -> list[str]:
-    """Without what serves only to go on with the training."""
-    return [one.name for one in checkpoint.iterdir() if one.is_file() and one.suffix != ".pt"]
+    """Without what serves only to go on with the training; none if its job has just removed it."""
+    with suppress(FileNotFoundError):
+        return [one.name for one in checkpoint.iterdir() if one.is_file() and one.suffix != ".pt"]
+    return []
 
 
 def read_users(folder: Path) -> dict[str, str]:
     """Token -> name of its user."""
-    return json.loads((folder / USERS).read_text("utf-8")) if (folder / USERS).exists() else {}
+    try:
+        return _check_users((folder / USERS).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        damaged = f"{folder / USERS} is damaged: no token is known. Restore that file, or delete it"
+        raise ConfigError(f"{damaged} and add the users again; data and jobs stay") from None
 
 
 def token_of(folder: Path, name: str) -> str:
