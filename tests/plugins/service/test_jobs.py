@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 import time
 import tracemalloc
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.util import find_spec
 
+import click
 import pytest
 
 from agl.cli import cli
@@ -100,15 +102,6 @@ def test_damaged_data_are_shown_and_refused_and_take_no_file_with_them(queue):
     assert ann.data() == []
 
 
-def test_pieces_behind_the_end_of_a_file_change_nothing(queue):
-    ann = queue.client("ann")
-    ann.upload_data(str(queue.lines), data_id="mine")
-    size, digest = queue.lines.stat().st_size, ann.data()[0]["train"]
-    assert ann._ask("PUT", f"/files/{digest}?offset={size}", b"more") == size
-    assert ann.upload_data(str(queue.lines)) != "mine"
-    ann._begin("train", "mine")
-
-
 def test_a_damaged_result_is_that_of_its_job_alone(queue):
     ann = queue.client("ann")
     ann.upload_data(str(queue.lines))
@@ -126,7 +119,7 @@ def test_damaged_users_are_said_to_be_damaged(queue, caplog, capsys):
     users.write_text('{"')
     with pytest.raises(ServerConnectionError, match=r"500.*see the server's log$"):
         ann.jobs()
-    assert f"{users} is damaged: no token is known. Restore that file" in caplog.text
+    assert f"{users} is damaged, so no token is known; restore it" in caplog.text
     with pytest.raises(ConfigError, match="add the users again"):
         agl("server", "users", "list", "--folder", queue.folder)
 
@@ -239,9 +232,6 @@ def test_deleted_data_goes_with_files_that_no_other_names_and_jobs_keep_theirs(q
     job, lines = queue.folder / "ann/jobs" / ann._begin("train", "a"), queue.lines.read_text()
     ann.delete_data("a")
     assert len(list(files.iterdir())) == 1
-    queue.lines.write_text('{"question": "3?"}\n')
-    ann.upload_data(str(queue.lines), data_id="b")  # in the place of the other
-    assert len(list(files.iterdir())) == 1
     ann.delete_data("b")
     assert (list(files.iterdir()), ann.data()) == ([], [])
     assert f"train: {job / 'train.jsonl'}" in (job / "job.yaml").read_text()
@@ -299,6 +289,29 @@ def test_commands_of_data_and_checkpoints(queue, tmp_path, monkeypatch, capsys):
     for given, step in ((f"{job}/step-999", 999), ("checkpoints/step-1000", 1000)):
         agl("model", "download", "--checkpoint", given, "--output", "got")
         assert (tmp_path / "got/model.safetensors").read_text() == f"weights {step}"
+
+
+def test_the_script_of_an_agent_is_looked_at_before_a_job_begins(queue, tmp_path, monkeypatch):
+    address = with_token(queue.thread.url, token_of(queue.folder, "ann"))
+    (tmp_path / "five.py").write_text("agent = 5")
+    (tmp_path / "helper_of_an_agent.py").write_text("agent = 5")
+    (tmp_path / "asks_helper.py").write_text("from helper_of_an_agent import agent")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    options = ("--data-id", "none", "--url", address)
+    for script, said in {
+        "nowhere.py": "no such file",
+        "five.py": "has no function 'agent'",
+        "asks_helper.py": "has no function 'agent'",
+    }.items():
+        with pytest.raises(click.UsageError, match=said):
+            agl("train", "--agent-script", tmp_path / script, *options)
+
+
+def test_a_failure_of_the_queue_is_one_of_the_server(queue):
+    job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
+    (queue.jobs.folder_of(job) / "log.txt").mkdir()
+    with pytest.raises(IsADirectoryError):
+        queue.jobs.run_all(threading.Event())
 
 
 def test_a_model_is_downloaded_and_served_by_agl_serve(queue, tmp_path, monkeypatch):
@@ -399,7 +412,15 @@ def test_a_file_as_the_description_has_it_is_read(tmp_path, capsys, monkeypatch)
         "model: {path: x}\nalgorithm: {kl_coeff: 1}": "kl_coeff",
         "model: {path: x}\nservice: {jobs_at_once: 0}": "jobs_at_once",
         "model: {path: x}\nservice: {quotas: {rolouts: 1}}": "Did you mean 'rollouts'",
-        "model: x": r"bad\.yaml: model\.x: unknown key",
+        "model: x": r"bad\.yaml: model: expected keys and values, got 'x'",
+        "model: [x]": r"model: expected keys and values, got \['x'\]",
+        "": r"bad\.yaml: expected keys and values, got None",
+        "- model": r"bad\.yaml: expected keys and values, got \['model'\]",
+        "model: {path: 5}": "model must be a name; got 5",
+        "model: {path: ''}": "model must be a name; got ''",
+        "model: {path: x}\nalgorithm: {name: [grpo]}": "algorithm must be a name; got",
+        "model: {path: x}\nalgorithm: {type: ppo}": r"algorithm\.type: say --algorithm",
+        "model: {path: x}\nalgorithm: {steps: 3}": r"algorithm\.steps: each job has its own",
         "model: {path: x}\nalgorithm: {name: apo}": "expected grpo",
     }.items(),
 )
@@ -408,6 +429,20 @@ def test_what_is_wrong_in_a_file_is_said(tmp_path, text, said):
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_settings(tmp_path / "bad.yaml", {})
+
+
+def test_what_is_set_elsewhere_is_refused_and_what_is_empty_is_not_set(tmp_path, monkeypatch):
+    pytest.importorskip("agl_torch")
+    given = {"model.path": "x"}
+    for option in ("type=ppo", "model=y", "groups_per_step=2", "run_dir=/tmp", "resume_from=x"):
+        with pytest.raises(ConfigError, match=f"{option.partition('=')[0]}: (say|each)"):
+            read_settings(None, given, [option])
+    with pytest.raises(ConfigError, match="no such file"):
+        read_settings(tmp_path / "nowhere.yaml", {})
+    file = tmp_path / "server.yaml"
+    file.write_text("model: {path: x}\nalgorithm: {checkpoints: {every: 7}}\nservice:\n")
+    monkeypatch.setenv("LIGHTNING_RL_ALGORITHM", "")
+    assert read_settings(file, {}).algorithm["checkpoints"] == {"every": 7}
 
 
 def test_an_update_has_no_more_rollouts_than_the_server_allows(queue):

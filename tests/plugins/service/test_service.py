@@ -3,6 +3,8 @@
 import itertools
 import json
 import signal
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -49,6 +51,36 @@ def test_ten_lines_train_through_a_killed_server(server, tmp_path):
     from transformers import AutoModelForCausalLM
 
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "trained").num_parameters()
+
+
+SIGNAL_IN_THE_MIDDLE = """
+import signal, threading
+from agl.cli import main
+
+class Event(threading.Event):
+    def set(self):
+        if threading.get_ident() == threading.main_thread().ident and not self.is_set():
+            with self._cond:
+                signal.raise_signal(signal.SIGTERM)
+        super().set()
+
+threading.Event = Event
+main(["server", "start", "--model", "none", "--port", "0"])
+"""
+
+
+def test_a_second_signal_while_the_first_is_handled_is_no_deadlock(tmp_path):
+    pytest.importorskip("agl_torch")
+    log = tmp_path / "server.log"
+    with log.open("w") as err:
+        words = [sys.executable, "-c", SIGNAL_IN_THE_MIDDLE]
+        process = subprocess.Popen(words, cwd=tmp_path, stderr=err)
+    try:
+        until(lambda: "agl server: " in log.read_text(), process)
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+    finally:
+        process.kill()
 
 
 @pytest.mark.nightly

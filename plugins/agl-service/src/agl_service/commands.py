@@ -64,8 +64,10 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     from threading import Event
 
     from agl.cli.shared import note
+    from agl.execution.signals import GracefulShutdown, graceful_signals
     from agl.utils.logs import setup_logging
     from agl_http.server import ServerThread
+    from agl_runs.files import write_whole
     from agl_runs.folders import hold_folder
     from agl_service.jobs import Jobs
     from agl_service.server import app_of, read_users
@@ -76,15 +78,22 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     given = {option.replace("__", "."): value for option, value in options.items()}
     settings = read_settings(file, given, overrides[file is not None :])
     stop, folder = Event(), folder.absolute()
+
+    def ask_to_stop() -> bool:
+        stop.set()
+        return True
+
     with hold_folder(folder, "server.lock"):
+        (folder / "server.json").unlink(missing_ok=True)  # of one that was killed
+        users = read_users(folder)
         jobs = Jobs(folder, host, settings.jobs_at_once, settings.quotas)
         thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        (folder / "server.json").write_text(json.dumps({"url": thread.url, "pid": os.getpid()}))
-        note(f"agl server: {_address(folder, next(iter(read_users(folder).values()), 'first'))}")
-        jobs.run_all(stop)
+        about = {"url": thread.url, "pid": os.getpid()}
+        with graceful_signals(GracefulShutdown(ask_to_stop), signal.SIGTERM, signal.SIGINT):
+            write_whole(folder / "server.json", json.dumps(about))
+            note(f"agl server: {_address(folder, next(iter(users.values()), 'first'))}")
+            jobs.run_all(stop)
         thread.stop()
         (folder / "server.json").unlink()
 
@@ -192,9 +201,13 @@ def delete(data_id: str, client: "Client") -> None:
 
 def _load_agent(context: click.Context, option: click.Parameter, script: str) -> Any:
     import runpy
+    import sys
 
     path, _, name = script.partition(":")
-    if (agent := runpy.run_path(path).get(name or "agent")) is None:
+    if not Path(path).is_file():
+        raise click.UsageError(f"{path}: no such file; say FILE.py, or FILE.py:function")
+    sys.path.insert(0, str(Path(path).parent.absolute()))  # as for python FILE.py
+    if not callable(agent := runpy.run_path(path).get(name or "agent")):
         raise click.UsageError(f"{path} has no function {name or 'agent'!r}; say FILE.py:function")
     return agent
 

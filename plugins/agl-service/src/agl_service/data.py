@@ -1,7 +1,6 @@
 """The data of a user: files of tasks, which come in pieces, and the ids that name two of them.
 
-A file lies once in ``files``, under the digest of its content, as ``.partial`` until it has been
-checked; ``data`` has a record for each id.
+A file lies once in ``files``, under the digest of its content; ``data`` has a record for each id.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from pydantic import TypeAdapter
 
 from agl.errors import AglError, DatasetError, UnknownRecordError
 from agl.utils.json_values import copy_of
-from agl_runs.files import make_private_folder, sync, write_whole
+from agl_runs.files import make_private_folder, write_whole
 
 PIECE_BYTES = 2**22
 _lock = RLock()
@@ -74,24 +73,17 @@ def _check_task(line: bytes, where: str) -> None:
 
 
 def _file_of(user: Path, digest: str) -> Path:
-    """Where a file is that has been checked; ``user`` is the folder of its user."""
+    """Where a file is, or what has come of it; ``user`` is the folder of its user."""
     return user / "files" / f"{digest}.jsonl"
-
-
-def _partial_of(user: Path, digest: str) -> Path:
-    return _file_of(user, digest).with_suffix(".partial")
 
 
 def add_piece(user: Path, digest: str, offset: int, piece: bytes) -> int:
     """Add a piece if all before it is there, and nothing behind; how many bytes are there now."""
     make_private_folder(user / "files")
-    with _lock:
-        if (whole := _file_of(user, digest)).exists():
-            return whole.stat().st_size
-        with _partial_of(user, digest).open("ab") as out:
-            if out.tell() == offset:
-                out.write(piece)
-            return out.tell()
+    with _lock, _file_of(user, digest).open("ab") as out:
+        if out.tell() == offset:
+            out.write(piece)
+        return out.tell()
 
 
 def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
@@ -105,21 +97,16 @@ def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
     name = name or hashlib.sha256(f"{train} {test or ''}".strip().encode()).hexdigest()[:16]
     record = DataRecord(train, train_tasks, time.time(), test, test_tasks)
     with _lock:
-        replaced = all_data(user).get(name, record)
         write_whole(_record_file(user, name), json.dumps(asdict(record)))
-        _remove_unnamed(user, replaced)
     return name
 
 
 def _check_file(user: Path, digest: str, what: str) -> int:
-    whole = _file_of(user, digest)
-    file = whole if whole.exists() else _partial_of(user, digest)
+    file = _file_of(user, digest)
     try:
         found, tasks = check_tasks(file, f"{what} file")
         if found != digest:
             raise DatasetError(f"{what} file: it changed while it was uploaded; upload it again")
-        sync(file)
-        os.replace(file, whole)
         return tasks
     except FileNotFoundError:
         raise DatasetError(f"{what} file: {digest} was not uploaded") from None
@@ -161,15 +148,13 @@ def link_files(user: Path, record: DataRecord, folder: Path) -> dict[str, str]:
         What the configuration of a run has: ``train``, and ``val`` if there are test tasks.
     """
     make_private_folder(folder)
-    digests = {"train": record.train, **({"val": record.test} if record.test else {})}
-    files = {name: folder / f"{name}.jsonl" for name in digests}
-    for name, file in files.items():
-        try:
+    linked: dict[str, str] = {}
+    for name, digest in (("train", record.train), ("val", record.test)):
+        if digest:
+            linked[name] = str(folder / f"{name}.jsonl")
             with suppress(FileExistsError):  # the server was killed, and is asked again
-                os.link(_file_of(user, digests[name]), file)
-        except FileNotFoundError:
-            raise UnknownRecordError(f"the {name} file of these data is gone; upload it") from None
-    return {name: str(file) for name, file in files.items()}
+                os.link(_file_of(user, digest), linked[name])
+    return linked
 
 
 def delete_data(user: Path, name: str) -> None:
@@ -177,13 +162,8 @@ def delete_data(user: Path, name: str) -> None:
     with _lock:
         left = data_of(user, name)
         _record_file(user, name).unlink()
-        _remove_unnamed(user, left)
-
-
-def _remove_unnamed(user: Path, left: DataRecord) -> None:
-    """Remove files of a record that is no more, unless another one names them, or may have."""
-    others = all_data(user).values()
-    named = {digest for one in others for digest in (one.train, one.test)}
-    if not any(one.error for one in others):
-        for digest in {left.train, left.test} - named - {None, ""}:
-            _file_of(user, digest).unlink(missing_ok=True)
+        others = all_data(user).values()
+        used = {digest for one in others for digest in (one.train, one.test)}
+        if not any(one.error for one in others):  # which may name them
+            for digest in {left.train, left.test} - used - {None, ""}:
+                _file_of(user, digest).unlink(missing_ok=True)

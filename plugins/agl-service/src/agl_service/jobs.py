@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Event, RLock, Thread
+from threading import Event, RLock
 from typing import Any, Literal
 
 import psutil
@@ -178,11 +179,9 @@ class Jobs:
 
     def run_all(self, stop: Event) -> None:
         """Run jobs until told to stop; what runs then goes on at the next start."""
-        workers = [Thread(target=self._run_in_turn, args=(stop,)) for _ in range(self._at_once)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        with ThreadPoolExecutor(self._at_once) as pool:
+            for worker in [pool.submit(self._run_in_turn, stop) for _ in range(self._at_once)]:
+                worker.result()
 
     def _run_in_turn(self, stop: Event) -> None:
         while not stop.wait(LOOK_SECONDS):

@@ -197,19 +197,15 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
     return ErrorGuard(Authenticated(whole, user_of, frozenset()), lambda *_: None)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AglError)
-    answer = {"detail": str(error), "error_type": type(error).__name__}
-    return JSONResponse(answer, status_of(error))
-
-
-async def _fail(request: Request, error: Exception) -> Response:
+async def _answer(request: Request, error: Exception) -> Response:
+    if isinstance(error, AglError):
+        answer = {"detail": str(error), "error_type": type(error).__name__}
+        return JSONResponse(answer, status_of(error))
     logger.error("%s %r failed", request.method, request.url.path, exc_info=error)
-    answer = {"detail": "internal error; see the server's log", "error_type": "InternalServerError"}
-    return JSONResponse(answer, 500)
+    return JSONResponse({"detail": "internal error; see the server's log"}, 500)
 
 
-_ANSWERS: Any = {AglError: _refuse, Exception: _fail}
+_ANSWERS: Any = {AglError: _answer, Exception: _answer}
 
 
 def _checkpoints(run: Path) -> list[Path]:
@@ -230,8 +226,8 @@ def read_users(folder: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError:
-        damaged = f"{folder / USERS} is damaged: no token is known. Restore that file, or delete it"
-        raise ConfigError(f"{damaged} and add the users again; data and jobs stay") from None
+        damaged = f"{folder / USERS} is damaged, so no token is known; restore it, or delete it"
+        raise ConfigError(f"{damaged} and add the users again: data and jobs stay") from None
 
 
 def token_of(folder: Path, name: str) -> str:

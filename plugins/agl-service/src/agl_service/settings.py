@@ -13,8 +13,8 @@ from agl.plugins import registry
 from agl.plugins.parts import plan_part
 from agl.plugins.schema import schema_of, validate
 from agl.utils.text import did_you_mean
-from agl_runs.config.overrides import apply_overrides, parse_yaml
-from agl_runs.options import Count
+from agl_runs.config.overrides import apply_overrides, parse_yaml, read
+from agl_runs.options import Count, check_name
 from agl_service.jobs import Quotas
 
 KEYS = {
@@ -33,8 +33,10 @@ KEYS = {
     "service.jobs_at_once": ["jobs_at_once"],
     "service.quotas": ["quotas"],
 }
-"""Key of a file -> fields of ``Settings``, or options of the algorithm; others of ``algorithm``
-have their names there."""
+"""Key of a file -> fields of ``Settings``, or options of the algorithm, as ``type`` and ``model``;
+other keys of ``algorithm`` are options by the same name."""
+OF_JOBS = ("steps", "groups_per_step", "run_dir", "resume_from")
+"""Options of an algorithm that each job has for itself, by what its client asks."""
 VARIABLES = {
     "LIGHTNING_MODEL_PATH": "model.path",
     "LIGHTNING_DEVICE": "algorithm.device",
@@ -65,18 +67,25 @@ def read_settings(
         ConfigError: Something is unknown, missing or wrong.
     """
     said: dict[str, Any] = {}
-    blocks: Any = {} if file is None else parse_yaml(file.read_text("utf-8"), file.name)
-    for block, values in blocks.items():
-        inner = values if isinstance(values, dict) else {values: None}
-        said |= {f"{block}.{key}": value for key, value in inner.items()}
+    for block, values in ({} if file is None else read(file)).items():
+        if not isinstance(values, dict | None):
+            raise ConfigError(f"{file}: {block}: expected keys and values, got {values!r}")
+        said |= {f"{block}.{key}": value for key, value in (values or {}).items()}
     for key in said:
         if key not in KEYS and not key.startswith("algorithm."):
             raise ConfigError(f"{file}: {key}: unknown key.{did_you_mean(key, KEYS)}")
-    for variable in VARIABLES.keys() & os.environ.keys():
-        said[VARIABLES[variable]] = parse_yaml(os.environ[variable], variable)
+    for key in (*said, *(f"algorithm.{change.partition('=')[0]}" for change in overrides)):
+        if key in ("algorithm.type", "algorithm.model"):
+            raise ConfigError(f"{key}: say --algorithm or --model, or algorithm.name or model.path")
+        if key.removeprefix("algorithm.") in OF_JOBS:
+            raise ConfigError(f"{key}: each job has its own, by what its client asks; leave it out")
+    for variable, key in VARIABLES.items():
+        if text := os.environ.get(variable):
+            said[key] = parse_yaml(text, variable)
     said |= {key: value for key, value in given.items() if value is not None}
     if "model.path" not in said:
         raise ConfigError("which model? Say --model, LIGHTNING_MODEL_PATH, or model.path in a FILE")
+    check_name("agl server", model=said["model.path"], algorithm=said.get("algorithm.name", "grpo"))
     spec: dict[str, Any] = {"type": said.pop("algorithm.name", "grpo")}
     spec["checkpoints"] = {"every": 20, "keep_last": 2}
     of_jobs: dict[str, Any] = {"algorithm": spec}
