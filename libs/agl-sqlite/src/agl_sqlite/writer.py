@@ -123,8 +123,10 @@ class Writer:
     def stop(self) -> None:
         """Finish what was submitted, close the database, end the thread."""
         self._jobs.put(None)
-        # The garbage collector may call from one of the store's own threads; those cannot wait.
-        if not threading.current_thread().name.startswith("agl-store"):
+        # The garbage collector may call from one of the store's own threads, or while this thread
+        # holds the lock of threading that the other needs to end; those cannot wait.
+        listing = threading._active_limbo_lock._is_owned()  # type: ignore[attr-defined]
+        if not listing and not threading.current_thread().name.startswith("agl-store"):
             self._thread.join()
 
     # --- the thread
