@@ -13,7 +13,7 @@ from agl.store.engine import operations as ops
 from agl.store.engine.operations import Outcome
 from agl.store.engine.store import EngineStore
 from agl.types import AttemptedRollout
-from agl_sqlite.writer import Database, Job, Writer
+from agl_sqlite.writer import Database, Job, Writer, stop_forgotten
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Database)
@@ -39,7 +39,7 @@ class DatabaseStore(EngineStore, Generic[D]):
         """Where the records are, for people."""
         self._writer = Writer(self._database, self._clock, self._publish)
         # Also at the interpreter's exit, so that a forgotten close() loses nothing.
-        self._shutdown = weakref.finalize(self, self._writer.stop)
+        self._shutdown = weakref.finalize(self, stop_forgotten, self._writer.stop)
         self._listening_since = self._clock.now()
 
     @abstractmethod
@@ -64,7 +64,8 @@ class DatabaseStore(EngineStore, Generic[D]):
     async def close(self) -> None:
         if self._shutdown.alive:
             await super().close()
-            await asyncio.to_thread(self._shutdown)
+            self._shutdown.detach()
+            await asyncio.to_thread(self._writer.stop)
 
     # --- how operations run
 

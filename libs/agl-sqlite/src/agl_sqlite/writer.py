@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MAX_BATCH = 512
+FORGOTTEN_SECONDS = 1.0
 
 Operation = Callable[[Any, float], Any]
 ClaimedOf = Callable[[Any], Sequence[AttemptedRollout]]
@@ -94,6 +95,16 @@ class Job:
         return future
 
 
+def stop_forgotten(stop: Callable[[float | None], None]) -> None:
+    """Stop a thread of a store that nobody closed, and wait for it.
+
+    The garbage collector calls this in the middle of anything, with locks held that the thread may
+    need to end, as that of ``threading.enumerate``. So the wait has a limit; only at the process's
+    exit, where no other code runs and what was submitted would be lost, it has none.
+    """
+    stop(FORGOTTEN_SECONDS if threading.main_thread().is_alive() else None)
+
+
 class Writer:
     """Runs jobs in order, many to a transaction.
 
@@ -120,14 +131,12 @@ class Writer:
         """Queue a job; from any thread."""
         self._jobs.put(job)
 
-    def stop(self) -> None:
-        """Finish what was submitted, close the database, end the thread."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Finish what was submitted, close the database, end the thread; wait for it so long."""
         self._jobs.put(None)
-        # The garbage collector may call from one of the store's own threads, or while this thread
-        # holds the lock of threading that the other needs to end; those cannot wait.
-        listing = threading._active_limbo_lock._is_owned()  # type: ignore[attr-defined]
-        if not listing and not threading.current_thread().name.startswith("agl-store"):
-            self._thread.join()
+        # The garbage collector may call from one of the store's own threads; those cannot wait.
+        if not threading.current_thread().name.startswith("agl-store"):
+            self._thread.join(seconds)
 
     # --- the thread
 

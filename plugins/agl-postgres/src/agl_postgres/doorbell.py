@@ -43,7 +43,7 @@ class Doorbell:
         """When to look, whether it rings or not."""
         self._end, self._wake = os.pipe()
         self._over = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collected store may call stop() in the middle of ring()
         self._thread = threading.Thread(target=self._run, name="agl-store-doorbell", daemon=True)
         self._thread.start()
 
@@ -54,15 +54,15 @@ class Doorbell:
                 self._is_rung = True
                 os.write(self._wake, b".")
 
-    def stop(self) -> None:
-        """End the thread, once it has rung for what was committed."""
+    def stop(self, seconds: float | None = None) -> None:
+        """End the thread, once it has rung for what was committed; wait for it so long."""
         with self._lock:
             if self._over.is_set():
                 return
             self._over.set()
             os.write(self._wake, b".")
         if threading.current_thread() is not self._thread:  # which may collect garbage
-            self._thread.join()
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         while not self._over.is_set():

@@ -17,6 +17,7 @@ from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import SQL, Connection, ask, storable
 from agl_sqlite.database_store import DatabaseStore
 from agl_sqlite.ids import number_of
+from agl_sqlite.writer import stop_forgotten
 
 SETTLE_SECONDS = 10.0
 """No transaction takes longer. So late claims pass over what is dead before the head of the queue,
@@ -66,7 +67,7 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         """Workers whose claim found nothing since the queue got something, with its last key."""
         self._listening_since += self._database.ahead
         self._doorbell = Doorbell(partial(self._database.connect, autocommit=True), self._hear)
-        weakref.finalize(self, self._doorbell.stop)  # for who forgets close()
+        weakref.finalize(self, stop_forgotten, self._doorbell.stop)
         self._watchdog.start()  # another server's attempts may be overdue
 
     async def close(self) -> None:
