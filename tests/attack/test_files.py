@@ -117,6 +117,7 @@ def test_what_lies_in_a_run_folder_is_not_for_others(shared_folder: Path) -> Non
     assert not others_read(run / "metrics.jsonl")
 
 
+@pytest.mark.sqlite
 @another_user
 @pytest.mark.parametrize("end", ["", "-wal", "-shm"])
 async def test_what_cannot_be_written_of_a_store_is_named(shared_folder, end):

@@ -50,16 +50,20 @@ export class Http {
         if (answer.status < 500) throw error;
         failure = error.message;
       } catch (error) {
-        if (signal.aborted || KNOWN.some((kind) => error instanceof kind)) throw error;
+        if (options.signal?.aborted || KNOWN.some((kind) => error instanceof kind)) throw error;
         failure = error instanceof Error ? (error.cause ?? error) : error;
+        if (timeout.aborted) break;
       }
-      if (repetition < this.maxRetries) await sleep(200 * 2 ** repetition, undefined, { signal });
+      if (repetition < this.maxRetries) await sleep(200 * 2 ** repetition, undefined, { signal: options.signal });
     }
     throw new ServerConnectionError(
       `${this.url}: no answer (${String(failure)}). If no server runs: agl server start`,
     );
   }
 }
+
+/** The record is no longer as the caller thinks, as an attempt that was given up. */
+export class RecordChangedError extends InvalidConfigError {}
 
 const KNOWN = [DataUploadError, InvalidConfigError, ServerConnectionError, TrainingError];
 
@@ -68,5 +72,6 @@ async function errorOf(answer: Response, url: string): Promise<Error> {
   const detail = typeof said.detail === "string" ? said.detail : JSON.stringify(said.detail);
   const text = `${url}: HTTP ${answer.status}: ${detail}`;
   if (answer.status === 401) return new ServerConnectionError(text);
+  if (answer.status === 409) return new RecordChangedError(text);
   return new (KINDS[said.error_type ?? ""] ?? InvalidConfigError)(text);
 }

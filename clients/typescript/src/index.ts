@@ -1,6 +1,6 @@
 /** Client of a training server of agl; see README.md. */
 
-import { createHash } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { createWriteStream } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -47,7 +47,7 @@ export interface TrainOptions extends FollowOptions {
   evalInterval?: number;
 }
 
-export type JobState = "queued" | "running" | "paused" | "stopped" | "finished" | "failed";
+export type JobState = "queued" | "running" | "paused" | "stopped" | "finished" | "failed" | "damaged";
 
 /** A job, as the server tells of it. */
 export interface Job {
@@ -131,7 +131,7 @@ export class Client {
     if (!data) throw new InvalidConfigError("which data? Call uploadData first, or give dataId");
     const stamp = new Date().toISOString().replace(/[-:]|\.\d+/g, "");
     const body = {
-      id: `${stamp}-${Math.random().toString(16).slice(2, 8)}`,
+      id: `${stamp}-${randomUUID().slice(0, 8)}`,
       data,
       kind: "train",
       epochs: options.epochs ?? 1,
@@ -142,8 +142,9 @@ export class Client {
     return this.attach(job.id, agent, options);
   }
 
-  /** Take up a training that was left; without an agent, look on. */
+  /** Take up a training that was left, failed or was stopped; without an agent, look on. */
   async attach(jobId: string, agent?: Agent, options: FollowOptions = {}): Promise<TrainingResult> {
+    if (agent) await this.http.request("POST", `/jobs/${jobId}/queue`);
     const job = await this.follow(jobId, agent, options);
     return {
       finalReward: job.train_rewards.at(-1) ?? NaN,
@@ -191,7 +192,7 @@ export class Client {
           answered = Date.now();
           if (told !== (told = `${job.state} ${job.step}`)) options.onProgress?.(job);
           if (job.state === "finished") return job;
-          if (job.state === "failed" || job.state === "stopped") {
+          if (["failed", "stopped", "damaged"].includes(job.state)) {
             throw new TrainingError(`job ${jobId} ${job.state}: ${job.error}`);
           }
           if (job.state === "running") crew?.keep(this.storeOf(job));
@@ -219,21 +220,26 @@ export class Client {
   }
 }
 
-/** The workers of a job; those that ended, as the store was away for long, are started again. */
+/** The workers of a job; those that ended as the store gave no answer are started again. */
 class Crew {
   private readonly leaving = new AbortController();
   private readonly running = new Map<number, Promise<void>>();
+  private readonly failures: unknown[] = [];
 
   constructor(
     private readonly agent: Agent,
     private readonly number: number,
   ) {}
 
+  /** Throws what else ended a worker. */
   keep(store: StoreAddress): void {
+    if (this.failures.length) throw this.failures[0];
     for (let id = 0; id < this.number; id++) {
       if (this.running.has(id)) continue;
       const ended = work(this.agent, store, id, this.leaving.signal)
-        .catch(() => undefined)
+        .catch((error: unknown) => {
+          if (!(error instanceof ServerConnectionError)) this.failures.push(error);
+        })
         .finally(() => this.running.delete(id));
       this.running.set(id, ended);
     }

@@ -3,7 +3,7 @@
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 
-import { Http } from "./http.js";
+import { Http, RecordChangedError } from "./http.js";
 
 /** What an agent gets beside its task. */
 export interface Resource {
@@ -92,28 +92,34 @@ async function runClaimed(
   const seconds = claimed.config.timeout_seconds;
   const limit = seconds === null ? signal : AbortSignal.any([signal, AbortSignal.timeout(seconds * 1000)]);
   let spans: unknown[] = [];
+  let boundary = "resources";
   let finish: Record<string, unknown> = { ...ids, status: "succeeded" };
   try {
     const resource = await resourceOf(http, store, claimed, workerId, signal);
+    boundary = "agent";
     const reward = await agent(resource, claimed.input, limit);
     if (typeof reward !== "number" || !Number.isFinite(reward)) {
       throw new TypeError(`the agent returned ${String(reward)}; expected a finite number, the reward`);
     }
+    boundary = "tracer";
     await endCalls(resource.modelApi, signal);
     spans = [rewardSpan(ids, reward)];
   } catch (error) {
     if (signal.aborted) return; // the job is over, or left: another runner gets it
     const { name, message, stack } = error instanceof Error ? error : new Error(String(error));
     const isLate = limit.aborted;
-    const boundary = isLate ? "timeout" : "agent";
     const traceback = stack ?? null;
-    finish = { ...ids, status: isLate ? "timeout" : "failed", error: { boundary, type: name, message, traceback } };
+    finish = { ...ids, status: isLate ? "timeout" : "failed", error: { boundary: isLate ? "timeout" : boundary, type: name, message, traceback } };
   } finally {
     clearInterval(timer);
   }
   const key = randomBytes(16).toString("hex");
   const told = { ...headers, "Idempotency-Key": key };
-  await http.request("POST", "/v1/agl/turn", { body: { spans, finish }, headers: told, signal });
+  try {
+    await http.request("POST", "/v1/agl/turn", { body: { spans, finish }, headers: told, signal });
+  } catch (error) {
+    if (!(error instanceof RecordChangedError)) throw error; // else another runner has the rollout
+  }
 }
 
 async function resourceOf(

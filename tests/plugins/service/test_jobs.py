@@ -1,7 +1,9 @@
 """The server in this process, with jobs that nobody runs: records, requests, data, users."""
 
 import asyncio
+import datetime
 import json
+import shutil
 import sys
 import threading
 import time
@@ -9,9 +11,11 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from agl.cli import cli
 from agl.errors import ConfigError
@@ -28,7 +32,7 @@ from agl_service import (
 )
 from agl_service.data import check_tasks
 from agl_service.jobs import Jobs, Quotas
-from agl_service.server import app_of, token_of
+from agl_service.server import app_of, read_users, token_of
 from agl_service.settings import Settings, read_settings
 from agl_sqlite import SqliteLightningStore
 from agl_testing.traces import Trace
@@ -76,7 +80,7 @@ def test_a_damaged_record_stops_no_server_and_its_job_says_so(queue, caplog):
     queue.start()
     assert f"job {damaged} of ann: {record} is damaged" in caplog.text
     states = {job["id"]: job["state"] for job in queue.client("ann").jobs()}
-    assert states == {damaged: "failed", whole: "queued"}
+    assert states == {damaged: "damaged", whole: "queued"}
     with pytest.raises(TrainingError, match=r"job\.json is damaged; restore that file"):
         queue.client("ann").attach(damaged)
     assert record.read_text() == '{"id": "x", "stat'
@@ -133,6 +137,97 @@ def test_what_fails_unforeseen_is_in_the_log(queue, caplog):
         ann.upload_data(str(queue.lines))
     assert "PUT '/files/" in caplog.text
     assert "FileExistsError" in caplog.text
+
+
+def test_a_job_that_failed_or_was_stopped_is_taken_up_again(queue):
+    ann = queue.client("ann")
+    job = queue.jobs.get("ann", queue.begin(ann))
+    for state in ("failed", "stopped"):
+        queue.jobs.change(job, state, error="no memory")
+        with pytest.raises(TrainingError, match=f"{state}: no memory"):
+            ann.attach(job.id)
+        with ThreadPoolExecutor(1) as pool:
+            attached = pool.submit(ann.attach, job.id, print, nworkers=1)
+            wait_until(lambda done=attached.done: job.state == "queued" or done())
+            queue.jobs.change(job, "failed", error="again")
+            with pytest.raises(TrainingError, match="failed: again"):
+                attached.result()
+    queue.jobs.change(job, "damaged")
+    ann._ask("POST", f"/jobs/{job.id}/queue")
+    assert job.state == "damaged"
+
+
+def test_what_the_server_has_in_short_form_is_kept(queue, monkeypatch):
+    short = {"evaluation": 5, "failures": "keep", "rollouts": None, "credit": None}
+    for option, value in short.items():
+        monkeypatch.setitem(ALGORITHM, option, value)
+    queue.thread.stop()
+    queue.start()
+    ann = queue.client("ann")
+    data = ann.upload_data(str(queue.lines), str(queue.lines))
+    asked = {"max_retries": 1, "timeout": 9.0, "air": True, "eval_interval": 7}
+    body = {"id": "short", "kind": "train", "data": data, **asked}
+    ann._ask("POST", "/jobs", body)
+    text = (queue.folder / "ann/jobs/short/job.yaml").read_text()
+    options = yaml.safe_load(text)["algorithm"]
+    assert options["evaluation"] == {"every": 7}
+    retried = {"agent": "retry", "timeout": "retry", "retries": 1}
+    assert options["failures"] == {"infrastructure": "keep", **retried}
+    assert (options["rollouts"], options["credit"]) == ({"timeout_seconds": 9.0}, "discounted")
+
+
+def test_a_checkpoint_that_its_training_removes_is_evaluated_all_the_same(queue):
+    ann = queue.client("ann")
+    job = queue.begin(ann)
+    trained = queue.folder / "ann/jobs" / job / "run/checkpoints/step-000001"
+    trained.mkdir(parents=True)
+    (trained / "model.safetensors").write_text("weights")
+    begin = {"kind": "evaluate", "data": None, "checkpoint": f"{job}/step-000001"}
+    evaluation = queue.folder / "ann/jobs" / ann._begin(**begin)
+    shutil.rmtree(trained)
+    model = Path(yaml.safe_load((evaluation / "job.yaml").read_text())["algorithm"]["model"])
+    assert (model / "model.safetensors").read_text() == "weights"
+    with pytest.raises(TrainingError, match="no checkpoint"):
+        ann._begin(**begin)
+
+
+def test_jobs_that_begin_in_one_second_are_two(queue, monkeypatch):
+    monkeypatch.setattr("agl_service.client.new_run_id", lambda: "now")
+    ann = queue.client("ann")
+    assert queue.begin(ann) != queue.begin(ann)
+
+
+def test_users_who_are_added_at_once_are_all_there(queue):
+    queue.folder.mkdir(exist_ok=True)
+    names = [f"user-{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        tokens = list(pool.map(lambda name: token_of(queue.folder, name), names))
+    assert read_users(queue.folder) == dict(zip(tokens, names, strict=True))
+
+
+def test_a_number_beyond_floats_is_refused(queue):
+    ann = queue.client("ann")
+    headers = {"Content-Type": "application/json"}
+    for option in ("epochs", "timeout"):
+        body = f'{{"id": "j", "kind": "train", "data": "d", "{option}": 1e400}}'
+        answer = ann._session.post(f"{ann._url}/jobs", data=body, headers=headers)
+        assert answer.status_code == 422
+        assert f"body.{option}: Input should be" in answer.json()["detail"]
+
+
+def test_dates_of_parquet_are_texts_and_what_is_no_json_is_named(queue):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    ann, file = queue.client("ann"), queue.lines.with_suffix(".parquet")
+    task = {"question": "when?", "ground_truth": datetime.datetime(2026, 11, 30)}
+    parquet.write_table(pyarrow.Table.from_pylist([task]), file)
+    ann.upload_data(str(file))
+    (sent,) = (queue.folder / "ann/files").iterdir()
+    assert json.loads(sent.read_text())["ground_truth"] == "2026-11-30T00:00:00"
+    parquet.write_table(pyarrow.Table.from_pylist([{"question": b"\xff"}]), file)
+    with pytest.raises(DataUploadError, match=r"parquet: a task is no JSON: .*utf-8"):
+        ann.upload_data(str(file))
 
 
 def test_equal_requests_at_once_make_one_job(queue):

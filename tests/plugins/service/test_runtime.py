@@ -2,14 +2,15 @@
 
 import asyncio
 import os
+import sys
 from importlib.util import find_spec
 
 import pytest
 
 import agl
 from agl.errors import AglError, ConfigError
-from agl_service import runtime
-from agl_service.workers import Workers, as_agent
+from agl_service import TrainingError, runtime
+from agl_service.workers import Task, Workers, as_agent
 
 from .test_jobs import queue as queue
 
@@ -176,3 +177,20 @@ def test_instrumentation_is_that_of_openinference():
     runtime.auto_instrument(trace_tool_calls=False, trace_context=False)
     assert os.environ["OPENINFERENCE_HIDE_OUTPUTS"] == "true"
     assert type(Workers(with_tools, 1, "")._tracer).__name__ == "OtelTracer"
+
+
+def test_fields_of_a_task_come_before_methods_of_a_dict():
+    task = Task({"question": "?", "items": ["bread"]})
+    assert (task.items, task["items"], task.ground_truth) == (["bread"], ["bread"], None)
+    with pytest.raises(AttributeError, match="it has question, items"):
+        _ = task.answer
+
+
+def test_workers_that_end_at_once_are_not_begun_for_ever(monkeypatch):
+    monkeypatch.setattr(Workers, "_work", lambda *given: sys.exit(7))
+    workers = Workers(print, 1, "127.0.0.1")
+    for _ in range(3):
+        workers.keep({})
+        workers._process.join()
+    with pytest.raises(TrainingError, match="3 times within 10 s, with exit code 7"):
+        workers.keep({})

@@ -190,11 +190,11 @@ def error_of(status: int, answer: Any, where: str) -> errors.AglError:
             f"printed when it started, or set AGL_SERVER_TOKEN, or pass token=..., to its token"
         )
     if status in (413, 422):
-        return errors.InvalidRecordError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
-    return errors.StoreError(f"{where}: HTTP {status} {name}: {_sentence(detail)}")
+        return errors.InvalidRecordError(f"{where}: HTTP {status} {name}: {sentence_of(detail)}")
+    return errors.StoreError(f"{where}: HTTP {status} {name}: {sentence_of(detail)}")
 
 
-def _sentence(detail: Any) -> str:
+def sentence_of(detail: Any) -> str:
     """FastAPI's list of validation errors in one line; anything else as it is."""
     try:
         parts = [f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in detail[:5]]

@@ -1,8 +1,8 @@
 """The client of a training server."""
 
-import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -13,38 +13,29 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from pydantic_core import PydanticSerializationError, to_json
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from agl.cli.shared import note
-from agl.errors import AglError, ConfigError, DatasetError, RunError, UnknownRecordError
+from agl.errors import AglError, DatasetError, UnknownRecordError
 from agl_http.tokens import without_token
 from agl_http.wire import error_of
 from agl_learning.reports.progress_bar import Bar
 from agl_runs.config.datasets import load_dataset
 from agl_runs.folders import new_run_id
 from agl_service.data import PIECE_BYTES, check_tasks
+from agl_service.errors import (
+    DataUploadError,
+    InvalidConfigError,
+    ServerConnectionError,
+    TrainingError,
+)
 from agl_service.runtime import air, runtime_config
 from agl_service.trajectories import Trajectory, read_trajectories
 from agl_service.workers import Agent, Workers
 
 LOOK_SECONDS = 0.5
-
-
-class ServerConnectionError(RunError, ConnectionError):
-    """The training server gives no answer, or does not know the user."""
-
-
-class DataUploadError(DatasetError):
-    """Tasks were refused; the message names the line."""
-
-
-class InvalidConfigError(ConfigError):
-    """An option was refused."""
-
-
-class TrainingError(RunError):
-    """A job failed or was stopped, or there is no such job, data or checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +172,13 @@ class Client:
     def attach(
         self, job: str, agent_func: Agent | None = None, nworkers: int = -1
     ) -> TrainingResult | EvalResult:
-        """Take up a job that was left; without an agent, look on. See ``train``, ``evaluate``."""
+        """Take up a job that was left, failed or was stopped; without an agent, look on.
+
+        See ``train``, ``evaluate``.
+        """
         workers = None if agent_func is None else self._workers(agent_func, nworkers)
+        if workers:
+            self._ask("POST", f"/jobs/{job}/queue")
         found = self._follow(job, workers)
         return _training_of(found) if found["kind"] == "train" else _evaluation_of(found)
 
@@ -261,10 +257,13 @@ class Client:
                 file = Path(given)
                 if file.suffix not in (".jsonl", ".ndjson") or not file.is_file():
                     tasks, file = load_dataset(file), Path(folder, "tasks.jsonl")
-                    file.write_text("".join(f"{json.dumps(task)}\n" for task in tasks), "utf-8")
+                    with file.open("wb") as out:  # a date, as Parquet has, is a text then
+                        out.writelines(b"%s\n" % to_json(task) for task in tasks)
                 digest, _ = check_tasks(file, given)
             except DatasetError as error:
                 raise DataUploadError(str(error)) from None
+            except PydanticSerializationError as error:
+                raise DataUploadError(f"{given}: a task is no JSON: {error}") from None
             where = f"/files/{digest}"
             with file.open("rb") as content:
                 received = self._ask("PUT", f"{where}?offset=0", b"")
@@ -277,7 +276,8 @@ class Client:
     def _begin(self, kind: str, data: str | None, **options: Any) -> str:
         if not (data := data or self._data):
             raise InvalidConfigError("which data? Call upload_data first, or give data_id")
-        body = {"id": new_run_id(), "kind": kind, "data": data, **options}
+        # The server takes two requests with one id for the same one.
+        body = {"id": new_run_id() + secrets.token_hex(4), "kind": kind, "data": data, **options}
         limits = runtime_config()
         body |= {"max_retries": limits.max_retries, "timeout": limits.timeout}
         return self._ask("POST", "/jobs", body)["id"]

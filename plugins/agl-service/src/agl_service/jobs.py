@@ -33,7 +33,7 @@ from agl_sqlite.lockfile import is_held
 logger = logging.getLogger("agl.service")
 
 Kind = Literal["train", "evaluate"]
-State = Literal["queued", "running", "paused", "stopped", "finished", "failed"]
+State = Literal["queued", "running", "paused", "stopped", "finished", "failed", "damaged"]
 RECORD, CONFIG, RUN, RESULT, LOG = "job.json", "job.yaml", "run", "result.json", "log.txt"
 """In the folder of a job; RESULT is what an evaluation printed."""
 COMMANDS: dict[Kind, list[str]] = {
@@ -83,7 +83,7 @@ _check = TypeAdapter(Job).validate_json
 
 
 def read_job(record: Path) -> Job:
-    """The job of a record; if that is damaged, a failed one which says so."""
+    """The job of a record, which may be damaged."""
     user, _, job_id = record.parts[-4:-1]
     try:
         return _check(record.read_bytes())
@@ -91,7 +91,7 @@ def read_job(record: Path) -> Job:
         damaged = f"{record} is damaged; restore that file, or delete its folder"
         logger.error("job %s of %s: %s", job_id, user, damaged)
         created, token = record.stat().st_mtime, secrets.token_urlsafe()
-        return Job(job_id, user, "train", 0, created, token, 0, "failed", damaged)
+        return Job(job_id, user, "train", 0, created, token, 0, "damaged", damaged)
 
 
 def metrics_of(run: Path) -> RunMetrics:

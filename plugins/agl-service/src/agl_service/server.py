@@ -2,16 +2,20 @@
 
 import json
 import logging
+import os
 import secrets
+import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body as Content, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import Field, TypeAdapter
 from starlette.background import BackgroundTask
@@ -20,7 +24,9 @@ from agl.errors import AglError, ConfigError, UnknownRecordError
 from agl.plugins import registry
 from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
-from agl_http.wire import Body, status_of
+from agl_http.wire import Body, sentence_of, status_of
+from agl_learning.trainer.options import Evaluation, Rollouts
+from agl_runs.failures import Failures
 from agl_runs.files import write_whole
 from agl_runs.folders import STORE, check_run_id
 from agl_runs.options import AboveZero, Count
@@ -29,6 +35,7 @@ from agl_runs.result import summary_in
 from agl_service import data as files
 from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
 from agl_service.settings import Settings
+from agl_sqlite.lockfile import HeldError, LockFile
 
 logger = logging.getLogger("agl.service")
 USERS = "users.json"
@@ -55,7 +62,7 @@ class _Job(Body):
     air: bool = False
     """Whether its agents give rewards to tools."""
     max_retries: int | None = Field(default=None, ge=0)
-    timeout: AboveZero | None = None
+    timeout: AboveZero | None = Field(default=None, allow_inf_nan=False)
 
 
 def _user(request: Request) -> str:
@@ -103,23 +110,24 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         options: dict[str, Any] = settings.algorithm | {"steps": steps, "groups_per_step": groups}
         if data.test:
             every = {"every": asked.eval_interval} if asked.kind == "train" else {}
-            options["evaluation"] = {**options.get("evaluation", {}), **every}
+            options["evaluation"] = Evaluation.given(options.get("evaluation")) | every
         if asked.air:
-            credit = options.setdefault("credit", "discounted")
+            credit = options["credit"] = options.get("credit") or "discounted"
             name = credit if isinstance(credit, str) else credit["type"]
             if not registry.load(registry.GROUPS["credit"], name).uses_intermediate:
                 raise ConfigError(f"air: the server's credit rule {name!r} uses final rewards only")
         if asked.max_retries is not None:
             retries = {"agent": "retry", "timeout": "retry", "retries": asked.max_retries}
-            options["failures"] = {**options.get("failures", {}), **retries}
+            options["failures"] = Failures.given(options.get("failures")) | retries
         if asked.timeout is not None:
             limit = {"timeout_seconds": asked.timeout}
-            options["rollouts"] = {**options.get("rollouts", {}), **limit}
-        if asked.checkpoint is not None:
-            options["model"] = str(checkpoint_of(user, *asked.checkpoint.split("/", 1)))
+            options["rollouts"] = Rollouts.given(options.get("rollouts")) | limit
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
         job, config = Job(*about), {"agent": "agl_service.child:agent", "algorithm": options}
         config |= files.link_files(jobs.folder / user, data, jobs.folder_of(job))
+        if asked.checkpoint is not None:
+            options["model"] = str(jobs.folder_of(job) / "model")
+            _link(checkpoint_of(user, *asked.checkpoint.split("/", 1)), Path(options["model"]))
         return shown(jobs.add(job, config))
 
     @api.get("/jobs")
@@ -136,6 +144,14 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
     def stop(user: User, job_id: str) -> None:
         before = "queued", "running", "paused"
         jobs.change(jobs.get(user, job_id), "stopped", *before, error="its user did so")
+
+    @api.post("/jobs/{job_id}/queue")
+    def queue(user: User, job_id: str) -> None:
+        if (job := jobs.get(user, job_id)).state in ("stopped", "failed"):
+            if reached := jobs.reached(user):
+                raise ConfigError(reached)
+            jobs.note_seen(job)
+            jobs.change(job, "queued", "stopped", "failed")
 
     @api.post("/jobs/{job_id}/model-token")
     def model_token(user: User, job_id: str, rollout_id: str, attempt_id: str) -> str:
@@ -198,6 +214,8 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        return JSONResponse({"detail": sentence_of(error.errors())}, 422)
     if isinstance(error, AglError):
         answer = {"detail": str(error), "error_type": type(error).__name__}
         return JSONResponse(answer, status_of(error))
@@ -205,7 +223,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": "internal error; see the server's log"}, 500)
 
 
-_ANSWERS: Any = {AglError: _answer, Exception: _answer}
+_ANSWERS: Any = dict.fromkeys((RequestValidationError, AglError, Exception), _answer)
 
 
 def _checkpoints(run: Path) -> list[Path]:
@@ -217,6 +235,18 @@ def _files(checkpoint: Path) -> list[str]:
     with suppress(FileNotFoundError):
         return [one.name for one in checkpoint.iterdir() if one.is_file() and one.suffix != ".pt"]
     return []
+
+
+def _link(checkpoint: Path, folder: Path) -> None:
+    """Link its files, as the training that goes on may remove it."""
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        shutil.copytree(checkpoint, partial, copy_function=os.link)
+    except (FileNotFoundError, shutil.Error):
+        raise UnknownRecordError(f"checkpoint {checkpoint.name!r} was just removed") from None
+    if not folder.exists():  # the server was killed, and is asked again
+        partial.rename(folder)
 
 
 def read_users(folder: Path) -> dict[str, str]:
@@ -233,16 +263,32 @@ def read_users(folder: Path) -> dict[str, str]:
 def token_of(folder: Path, name: str) -> str:
     """The token of a user, who is added if there is none of this name."""
     check_run_id(name)  # it names a folder, too
-    users = read_users(folder)
-    token = {user: token for token, user in users.items()}.get(name) or secrets.token_urlsafe()
-    write_whole(folder / USERS, json.dumps({**users, token: name}))
+    with _changing_users(folder) as users:
+        token = {user: token for token, user in users.items()}.get(name) or secrets.token_urlsafe()
+        users[token] = name
     return token
 
 
 def revoke_user(folder: Path, name: str) -> None:
     """Refuse the token of a user; a ``ConfigError`` if there is none of this name."""
-    users = read_users(folder)
-    if name not in users.values():
-        raise ConfigError(f"no user {name!r}; there are: {', '.join(users.values()) or 'none'}")
-    left = {token: user for token, user in users.items() if user != name}
-    write_whole(folder / USERS, json.dumps(left))
+    with _changing_users(folder) as users:
+        tokens = [token for token, user in users.items() if user == name]
+        if not tokens:
+            raise ConfigError(f"no user {name!r}; there are: {', '.join(users.values()) or 'none'}")
+        for token in tokens:
+            del users[token]
+
+
+@contextmanager
+def _changing_users(folder: Path) -> Generator[dict[str, str]]:
+    """A block that changes the users, one process at a time."""
+    while True:
+        with suppress(HeldError):
+            lock = LockFile(folder / "users.lock")
+            break
+        time.sleep(0.02)
+    try:
+        yield (users := read_users(folder))
+        write_whole(folder / USERS, json.dumps(users))
+    finally:
+        lock.release()

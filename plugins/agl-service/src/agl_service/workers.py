@@ -2,8 +2,10 @@
 
 import inspect
 import logging
+import math
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ import agl
 from agl.plugins.parts import plan_part
 from agl.types import AttemptedRollout
 from agl_processes.tree import kill_descendants, start_group
+from agl_service.errors import TrainingError
 from agl_service.runtime import air, tracer
 
 
@@ -33,12 +36,18 @@ class Resource:
 class Task(dict[str, Any]):
     """A task as uploaded: its fields by attribute and by key."""
 
+    def __getattribute__(self, name: str) -> Any:
+        if dict.__contains__(self, name):  # also one called as a method of a dict, as ``items``
+            return self[name]
+        return super().__getattribute__(name)
+
     def __getattr__(self, name: str) -> Any:
-        if name in self or name == "ground_truth":
-            return self.get(name)
+        if name == "ground_truth":
+            return None
         raise AttributeError(f"the task has no {name!r}; it has {', '.join(self)}")
 
 
+SHORT_SECONDS, SHORT_LIVES = 10.0, 3
 Agent = Callable[[Resource, Task], Any]
 
 
@@ -74,10 +83,24 @@ class Workers:
         self._tracer = plan_part("tracer", tracer(), where="auto_instrument").build()
         self._number = 4 * (os.cpu_count() or 1) if number == -1 else number
         self._process: Any = None
+        self._begun, self._short_lives = -math.inf, 0
 
     def keep(self, store: dict[str, Any]) -> None:
-        """Have them run; they have ended if the store was away for long."""
+        """Have them run; they have ended if the store was away for long.
+
+        Raises:
+            TrainingError: They end as soon as they have begun.
+        """
         if self._process is None or not self._process.is_alive():
+            is_short = time.monotonic() - self._begun < SHORT_SECONDS
+            self._short_lives = self._short_lives + 1 if is_short else 0
+            if self._short_lives == SHORT_LIVES:
+                code = getattr(self._process, "exitcode", None)
+                raise TrainingError(
+                    f"the workers ended {SHORT_LIVES} times within {SHORT_SECONDS:g} s, with exit "
+                    f"code {code}; what they said stands above"
+                )
+            self._begun = time.monotonic()
             fork = multiprocessing.get_context("fork")
             self._process = fork.Process(target=self._work, args=(os.getpid(), store))
             self._process.start()
