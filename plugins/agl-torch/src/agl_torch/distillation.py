@@ -29,7 +29,7 @@ from annotated_types import Ge, Le
 from agl.errors import ConfigError
 from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
-from agl_learning.trainer.base import Credit
+from agl_learning.trainer.options import Credit
 from agl_runs.options import pick_options
 from agl_torch.models import load_model, resolve_dtype
 from agl_torch.options import LearnerOptions

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import Gateway
@@ -31,9 +31,8 @@ from agl_learning.run.checkpoint import Progress, check_writable
 from agl_learning.run.folder import cancel_dead_starts, read_generation
 from agl_learning.run.start import Origin, free_gateway
 from agl_learning.trainer.learned import Learned
-from agl_learning.trainer.options import Evaluation, Rollouts
+from agl_learning.trainer.options import Credit, Evaluation, Rollouts
 from agl_models.versions import MODEL_NAME, Served, ServedModel, Version
-from agl_records.credit import check_credit
 from agl_records.training_data import TrainedModel
 from agl_runs.description import options_of
 from agl_runs.differences import shape_changes
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from agl_learning.trainer.source import Runners, Source
 
 logger = logging.getLogger("agl.learning")
-
-Credit = Annotated[str | dict[str, Any] | None, check_credit]
 
 
 class Running(Protocol):
@@ -299,16 +296,6 @@ class Training(Algorithm):
         """Option -> after how many steps it does something, as well as at the end."""
         return {"evaluation": self.evaluation.every}
 
-    def warn_of_intervals(self) -> None:
-        """Say which interval no step ends: somebody tries a file with fewer steps."""
-        for name, every in self.intervals().items():
-            if every is not None and every > self.num_steps:
-                logger.warning(
-                    "%s: %s.every is %d, and the run has %d steps: it does nothing, beside what is "
-                    "done at the end in any case",
-                    *(self.title, name, every, self.num_steps),
-                )
-
     async def clear_leftovers(self, store: LightningStore) -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
@@ -347,8 +334,7 @@ class Training(Algorithm):
     @property
     def hooks(self) -> Sequence[object]:
         """Objects that were given to the trainer."""
-        given = self._run_context.hooks
-        return cast("Sequence[object]", given) if isinstance(given, Sequence) else ()
+        return self._run_context.hooks or ()
 
     def enter(self, session: "Session | None") -> None:
         """Have ``session`` be this one while a run, or a replay of it, runs."""

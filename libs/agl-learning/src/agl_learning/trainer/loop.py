@@ -44,7 +44,13 @@ async def run(
             "them as train, or have the environment give them as its train"
         )
     training.check_datasets(train_dataset, val_dataset)
-    training.warn_of_intervals()
+    for name, every in training.intervals().items():
+        if every is not None and every > training.num_steps:  # a file is tried with fewer steps
+            logger.warning(
+                "%s: %s.every is %d, and the run has %d steps: it does nothing, beside what is "
+                "done at the end in any case",
+                *(training.title, name, every, training.num_steps),
+            )
     begun = time.perf_counter()
     training.asked_to_stop = asyncio.Event()
     origin = training.origin or await asyncio.to_thread(training.find_start)

@@ -30,10 +30,12 @@ from agl_learning.run.checkpoint import Progress, best_checkpoint
 from agl_learning.run.folder import read_generation
 from agl_learning.run.start import Origin, find_origin, folder_of, mend_generation
 from agl_learning.trainer.base import Training
-from agl_learning.trainer.comparison import Replay, digest_of
+from agl_learning.trainer.comparison import digest_of
 from agl_learning.trainer.ending import Ending
 from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update, read_weighed
+from agl_learning.trainer.loop import run
 from agl_learning.trainer.options import Checkpoints, Stopping
+from agl_learning.trainer.replay import replay as replay_step
 from agl_learning.trainer.source import (
     Ahead,
     InStep,
@@ -191,20 +193,12 @@ class OnlineTraining(Training):
         """What the model has to say of the rows before their advantages are made; nothing."""
         return None
 
-    # --- the run
-
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
-        from agl_learning.trainer.loop import run
-
         await run(self, train_dataset, val_dataset)
 
-    async def replay(self, step: int) -> Replay:
-        """See ``agl_learning.trainer.replay``."""
-        from agl_learning.trainer.replay import replay
-
-        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
+    replay = replay_step
 
     # --- the loop's questions
 

@@ -2,9 +2,13 @@
 
 from collections.abc import Sized
 from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 from agl.errors import ConfigError
+from agl_records.credit import check_credit
 from agl_runs.options import AboveZero, Count, Group, NotNegative
+
+Credit = Annotated[str | dict[str, Any] | None, check_credit]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -27,8 +27,9 @@ class _Untouched(StandInStore):
         return None if operation == "put_documents" else await super().call(operation, arguments)
 
 
-async def replay(training: Training, step: int, folder: Path | None) -> Replay:
+async def replay(training: Training, step: int) -> Replay:
     """Train from the newest whole checkpoint before a step up to it; see ``agl_runs.replay``."""
+    folder = training.get_run_folder() or training.folder_of_options()
     begun = None if folder is None else read_generation(folder)
     if folder is None or begun is None:
         raise ConfigError(f"{training.title}: there is no run in {str(folder)!r}")

@@ -25,9 +25,10 @@ from agl_learning.run.checkpoint import Progress, whole_checkpoints
 from agl_learning.run.folder import check_algorithm, read_generation
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
-from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.learned import Learned, only_finite
+from agl_learning.trainer.loop import run
 from agl_learning.trainer.options import Evaluation
+from agl_learning.trainer.replay import replay as replay_step
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_runs.files import write_whole
@@ -116,20 +117,12 @@ class FineTuning(Training):
         """What tells the weights of a version from others, bit for bit; None where nobody can."""
         return None
 
-    # --- the run
-
     async def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
-        from agl_learning.trainer.loop import run
-
         await run(self, train_dataset, val_dataset)
 
-    async def replay(self, step: int) -> Replay:
-        """See ``agl_learning.trainer.replay``."""
-        from agl_learning.trainer.replay import replay
-
-        return await replay(self, step, self.get_run_folder() or self.folder_of_options())
+    replay = replay_step
 
     # --- the loop's questions
 
