@@ -169,12 +169,10 @@ class StoreStatusContract:
 
     async def test_retry_wakes_a_waiting_dequeue(self, store: LightningStore) -> None:
         first = await store.start_rollout("task", config=RETRY_ONCE)
-        waiting = asyncio.create_task(store.dequeue_rollout(wait_seconds=20.0))
+        waiting = asyncio.create_task(claim(store, None, 20.0))
         await asyncio.sleep(0.05)
         await report(store, first, "failed")
-        second = await waiting
-        assert second is not None
-        assert second.attempt.sequence_id == 2
+        assert (await waiting).attempt.sequence_id == 2
 
     async def test_late_result_of_an_older_attempt_is_its_own(self, store: LightningStore) -> None:
         first = await store.start_rollout("task")

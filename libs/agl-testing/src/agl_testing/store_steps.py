@@ -38,9 +38,11 @@ async def enqueue(store: LightningStore, number: int) -> Sequence[Rollout]:
     return await store.enqueue_many_rollouts(requests)
 
 
-async def claim(store: LightningStore, worker_id: str | None = None) -> AttemptedRollout:
-    """Claim what must be there."""
-    claimed = await store.dequeue_rollout(worker_id)
+async def claim(
+    store: LightningStore, worker_id: str | None = None, wait_seconds: float = 0.0
+) -> AttemptedRollout:
+    """Claim what must be there, or come."""
+    claimed = await store.dequeue_rollout(worker_id, wait_seconds=wait_seconds)
     assert claimed is not None
     return claimed
 

@@ -62,8 +62,7 @@ class StoreTimeContract:
         config = RETRY_ONCE.model_copy(update={"unresponsive_seconds": 0.3})
         await store.enqueue_rollout("task", config=config)
         first = await claim(store)
-        second = await store.dequeue_rollout(wait_seconds=20.0)
-        assert second is not None
+        second = await claim(store, None, 20.0)
         assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
         attempts = await store.query_attempts(first.rollout_id)
         assert attempts[0].status == "unresponsive"
@@ -253,9 +252,7 @@ class StoreTimeContract:
                 return 0.0
             waiting.wait(20.0)
             # Who is not woken waits to the end of this minute.
-            claimed = await store.dequeue_rollout(wait_seconds=60.0)
-            assert claimed is not None
-            return time.monotonic() - claimed.input
+            return time.monotonic() - (await claim(store, None, 60.0)).input
 
         assert max(await _in_threads(work)) < 30.0
 
