@@ -111,7 +111,7 @@ def ours(stream: bool, *calls: dict[str, Any]) -> bytes:
     end |= {"token_ids": [5, 6, 7, 8], "logprobs": [-0.5] * 4, "token_texts": ["x"] * 4}
     tokens = Piece(0, "yes", tool_calls=[*calls], **end)
     writer = AnswerWriter(request, "c", [1, 2])
-    return writer.whole_as_chunks([tokens]) if stream else writer.whole([tokens])
+    return writer.answer([tokens])[0]
 
 
 OLDER, BROKEN = {"name": "f", "arguments": '{"a":1}'}, {"arguments": "{"}

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 from openai import APIStatusError, AsyncOpenAI, AuthenticationError
 
-from agl_http.layers import EVENTS, JSON, send_whole
+from agl_http.layers import send_whole
 from agl_http.server import ServerThread
 from agl_models.completions import (
     AnswerWriter,
@@ -54,10 +54,7 @@ class Parrot(ModelApp[ChatRequest]):
         about = {"text": "", "num_tokens": size, **tokens, **ends}
         pieces = [Piece(index, **about) for index in range(request.n)]
         writer = AnswerWriter(request, "chatcmpl-1", prompt)
-        if request.stream:
-            await send_whole(send, 200, writer.whole_as_chunks(pieces), EVENTS)
-        else:
-            await send_whole(send, 200, writer.whole(pieces), JSON)
+        await send_whole(send, 200, *writer.answer(pieces))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl.utils.json_values import parse_json
 from agl.utils.text import shorten
+from agl_http.layers import EVENTS, JSON
 
 END_OF_STREAM = b"data: [DONE]\n\n"
 ROLES = {role: role for role in ("system", "user", "assistant", "tool")} | {"developer": "system"}
@@ -335,8 +336,10 @@ class AnswerWriter:
         """The chunk that a request with ``include_usage`` ends with."""
         return self._event({"choices": [], "usage": self._usage(pieces)})
 
-    def whole_as_chunks(self, pieces: list[Piece]) -> bytes:
-        """The stream of an answer that is there: each choice's text in one chunk."""
+    def answer(self, pieces: list[Piece]) -> tuple[bytes, bytes]:
+        """An answer that is there, and its media type; in a stream each choice is one chunk."""
+        if not self._request.stream:
+            return self.whole(pieces), JSON
         events = [
             event
             for piece in pieces
@@ -344,7 +347,7 @@ class AnswerWriter:
         ]
         if self._request.wants_usage:
             events.append(self.usage_chunk(pieces))
-        return b"".join([*events, END_OF_STREAM])
+        return b"".join([*events, END_OF_STREAM]), EVENTS
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
         body = dumps({**self._head, "object": "chat.completion.chunk", **chunk})

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agl.errors import AglError, ConfigError
-from agl_http.layers import EVENTS, JSON, Scope, Send, send_whole
+from agl_http.layers import Scope, Send, send_whole
 from agl_models.completions import (
     AnswerWriter,
     Piece,
@@ -79,10 +79,7 @@ class Bridge(ModelApp[TinkerRequest]):
             raise RequestError(status, str(error)) from None
         writer = AnswerWriter(request, f"chatcmpl-{secrets.token_hex(12)}", prompt)
         pieces = [self._piece(request, *numbered) for numbered in enumerate(samples)]
-        if request.stream:
-            await send_whole(send, 200, writer.whole_as_chunks(pieces), EVENTS)
-        else:
-            await send_whole(send, 200, writer.whole(pieces), JSON)
+        await send_whole(send, 200, *writer.answer(pieces))
 
     def _piece(self, request: TinkerRequest, index: int, sample: Any) -> Piece:
         decode, token_ids = self._tokenizer.decode, sample.tokens

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agl_http.layers import EVENTS, JSON, Scope, Send, begin, header, send_whole
+from agl_http.layers import Scope, Send, header, send_whole
 from agl_models.completions import (
     AnswerWriter,
     ChatRequest,
@@ -139,11 +139,7 @@ class TokenBackend(ModelApp[VerlRequest]):
                 for index in range(request.n)
             )
         )
-        if not request.stream:
-            await send_whole(send, 200, writer.whole(pieces), JSON)
-            return
-        await begin(send, 200, EVENTS)
-        await send({"type": "http.response.body", "body": writer.whole_as_chunks(pieces)})
+        await send_whole(send, 200, *writer.answer(pieces))
 
     def _prompt(self, request: VerlRequest) -> list[int]:
         tools = request.used_tools

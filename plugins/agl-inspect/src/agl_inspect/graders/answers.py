@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import ModelConfig
 from agl.types import LLM, private_of, without_private
-from agl_http.layers import EVENTS, JSON, Receive, Scope, Send, send_whole
+from agl_http.layers import Receive, Scope, Send, send_whole
 from agl_http.server import ServerThread
 from agl_models.completions import AnswerWriter, ChatRequest, Piece
 from agl_models.model_app import ModelApp
@@ -118,10 +118,7 @@ class AnswerServer(ModelApp[_ProbeRequest]):
             for index in range(request.n)
         ]
         writer = AnswerWriter(request, "chatcmpl-probe", [])
-        if request.stream:
-            await send_whole(send, 200, writer.whole_as_chunks(pieces), EVENTS)
-        else:
-            await send_whole(send, 200, writer.whole(pieces), JSON)
+        await send_whole(send, 200, *writer.answer(pieces))
 
     def _text(self, kind: str, task: int, messages: list[dict[str, Any]]) -> str:
         solution = self._solutions[task]
