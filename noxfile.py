@@ -394,7 +394,7 @@ def trackers(session: nox.Session) -> None:
 
     Phoenix has an environment of its own: it is a server, with the packages of one.
     """
-    install(session, CORE, TRACKERS, *TEST_TOOLS[:3])
+    install(session, CORE, "agl-learning", TRACKERS, *TEST_TOOLS[:3])
     phoenix = Path(session.virtualenv.location).resolve() / "phoenix"
     session.run("python", "-m", "venv", "--clear", str(phoenix))
     python = str(phoenix / "bin" / "python")

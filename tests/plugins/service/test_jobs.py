@@ -32,8 +32,9 @@ from agl_service import (
 )
 from agl_service.data import check_tasks
 from agl_service.jobs import Jobs, Quotas
-from agl_service.server import app_of, read_users, token_of
+from agl_service.server import app_of
 from agl_service.settings import Settings, read_settings
+from agl_service.users import read_users, token_of
 from agl_sqlite import SqliteLightningStore
 from agl_testing.traces import Trace
 
@@ -259,7 +260,7 @@ def test_an_evaluation_is_taken_up_again_and_training_keeps_its_tasks(queue):
         (job,) = queue.jobs.all("ann")
         (queue.jobs.folder_of(job) / "result.json").write_text(json.dumps(found))
         queue.jobs.change(job, "finished")
-        assert evaluated.result() == EvalResult(0.5, [0.5], {}, job.id)
+        assert evaluated.result() == EvalResult(0.5, [0.5], {}, "base", job.id)
     assert ann.attach(job.id) == evaluated.result()
     assert queue.jobs.get("ann", ann._begin("train", None, batch_size=1)).steps == 2
 
@@ -400,13 +401,6 @@ def test_the_script_of_an_agent_is_looked_at_before_a_job_begins(queue, tmp_path
     }.items():
         with pytest.raises(click.UsageError, match=said):
             agl("train", "--agent-script", tmp_path / script, *options)
-
-
-def test_a_failure_of_the_queue_is_one_of_the_server(queue):
-    job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
-    (queue.jobs.folder_of(job) / "log.txt").mkdir()
-    with pytest.raises(IsADirectoryError):
-        queue.jobs.run_all(threading.Event())
 
 
 def test_a_model_is_downloaded_and_served_by_agl_serve(queue, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from agl_http.tokens import with_token
 from agl_service import Client, ServerConnectionError, TrainingError
-from agl_service.server import token_of
+from agl_service.users import token_of
 
 from .conftest import ROOM_OF, until, write_tasks
 

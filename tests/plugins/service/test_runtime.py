@@ -8,9 +8,9 @@ from importlib.util import find_spec
 import pytest
 
 import agl
-from agl.errors import AglError, ConfigError
-from agl_service import TrainingError, runtime
-from agl_service.workers import Task, Workers, as_agent
+from agl.errors import AglError
+from agl_service import InvalidConfigError, TrainingError, runtime
+from agl_service.workers import Task, Workers, to_lit_agent
 
 from .test_jobs import queue as queue
 
@@ -57,8 +57,8 @@ def rewards_of(function, store) -> list[tuple[float, str, str]]:
         llm = agl.LLM(endpoint="http://127.0.0.1:9/v1", model="m")
         await store.add_resources({"main_llm": llm})
         runner = agl.LitAgentRunner(agl.OtelTracer())
-        with runner.run_context(agent=as_agent(function), store=store):
-            rollout = await runner.step({"question": "tides"})
+        with runner.run_context(agent=to_lit_agent(function), store=store):
+            rollout = await runner.step({"question": "tides", "metadata": {"use_cot": True}})
         assert rollout.status == "succeeded", rollout.attempt.error
         spans = (await store.query_spans(rollout.rollout_id)).items
         assert agl.find_final_reward(spans) == 1.0
@@ -77,7 +77,13 @@ def rewards_of(function, store) -> list[tuple[float, str, str]]:
     ]
 
 
-@pytest.mark.parametrize("function", [with_tools, with_tools_async])
+class WithTools:
+    async def __call__(self, resource, task) -> float:
+        assert resource.metadata["use_cot"]
+        return with_tools(resource, task)
+
+
+@pytest.mark.parametrize("function", [with_tools, with_tools_async, WithTools()])
 def test_rules_as_the_description_has_them_reward_tools(function, memory_store):
     @runtime.air.on_tool_success
     def reward_tool_success(tool_name, output):
@@ -113,7 +119,7 @@ def test_without_rules_or_switched_off_no_tool_is_rewarded(off, memory_store, mo
 def test_what_is_set_stands_in_the_job(queue, monkeypatch):
     ann = queue.client("ann")
     ann.upload_data(str(queue.lines))
-    result = {"train_rewards": [0.0], "test_rewards": [], "checkpoints": {}, "step": 1}
+    result = {"train_rewards": [0.0], "test_rewards": [], "checkpoints": {}, "step": 1, "run": ""}
     monkeypatch.setattr(ann, "_follow", lambda job, _: {"id": job, "seconds": 0.0, **result})
 
     def options(job: str = "") -> dict[str, object]:
@@ -150,19 +156,21 @@ def test_a_credit_rule_that_leaves_tools_out_is_refused(queue):
     runtime.air.on_tool_success(lambda tool_name, output: 0.3)
     ann = queue.client("ann")
     ann.upload_data(str(queue.lines))
-    with pytest.raises(ConfigError, match="credit rule 'final' uses final rewards only"):
+    with pytest.raises(InvalidConfigError, match="credit rule 'final' uses final rewards only"):
         ann.train(with_tools)
 
 
 def test_what_cannot_be_set_is_refused(monkeypatch):
-    with pytest.raises(ConfigError, match=r"set_config\.air_enable: .*Did you mean 'air_enabled'"):
+    with pytest.raises(
+        InvalidConfigError, match=r"set_config\.air_enable: .*Did you mean 'air_enabled'"
+    ):
         runtime.set_config({"air_enable": True})
-    with pytest.raises(ConfigError, match="timeout"):
+    with pytest.raises(InvalidConfigError, match="timeout"):
         runtime.set_config({"timeout": 0})
-    with pytest.raises(ConfigError, match="the server learns from calls"):
+    with pytest.raises(InvalidConfigError, match="the server learns from calls"):
         runtime.auto_instrument(trace_llm_calls=False)
     monkeypatch.setenv("LIGHTNING_MAX_RETRIES", "many")
-    with pytest.raises(ConfigError, match="LIGHTNING"):
+    with pytest.raises(InvalidConfigError, match="LIGHTNING_MAX_RETRIES"):
         runtime.runtime_config()
 
 

@@ -2,6 +2,7 @@
 
 from .client import Client as Client, EvalResult as EvalResult, TrainingResult as TrainingResult
 from .errors import (
+    AuthenticationError as AuthenticationError,
     DataUploadError as DataUploadError,
     InvalidConfigError as InvalidConfigError,
     ServerConnectionError as ServerConnectionError,

@@ -1,5 +1,6 @@
 """The client of a training server."""
 
+import math
 import os
 import re
 import secrets
@@ -26,6 +27,7 @@ from agl_runs.config.datasets import load_dataset
 from agl_runs.folders import new_run_id
 from agl_service.data import PIECE_BYTES, check_tasks
 from agl_service.errors import (
+    AuthenticationError,
     DataUploadError,
     InvalidConfigError,
     ServerConnectionError,
@@ -35,7 +37,7 @@ from agl_service.runtime import air, runtime_config
 from agl_service.trajectories import Trajectory, read_trajectories
 from agl_service.workers import Agent, Workers
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,20 @@ class TrainingResult:
     """What a training came to."""
 
     final_reward: float
-    """Mean reward of the last update."""
+    """Mean reward of the last update that has one."""
     train_rewards: list[float]
-    """Mean reward of each update."""
+    """Mean reward of each update; NaN where no rollout had one."""
     test_rewards: list[float]
     """Mean reward of each evaluation, the first before training."""
     checkpoints: list[str]
     """For ``download_model``; folders if there was a ``checkpoint_dir``."""
     total_steps: int
     total_time: float
+    """Seconds of updates, over all starts of the job."""
     job: str
     """Its id."""
+    run: str
+    """The id of its run, in the store of the job."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class EvalResult:
     """Of rollouts that succeeded, in the order of the tasks."""
     failures: dict[str, int]
     """Cause -> how many rollouts failed by it."""
+    checkpoint: str
+    """What was evaluated."""
     job: str
 
 
@@ -101,8 +108,8 @@ class Client:
         self._url, token = without_token(url.rstrip("/"))
         token = token or os.environ.get("AGENT_LIGHTNING_API_KEY", "")
         self.timeout, self._session, self._data = timeout, requests.Session(), ""
-        self._session.verify = verify_ssl
-        self._session.headers["Authorization"] = f"Bearer {token}"
+        self._verify, self._token = verify_ssl, token
+        self._session.auth = self._sign  # or that of .netrc would take the place
         retry = Retry(max_retries, backoff_factor=0.2, allowed_methods=None)
         self._session.mount("http", HTTPAdapter(max_retries=retry))
 
@@ -193,14 +200,17 @@ class Client:
 
         Args:
             test_file: None for the test tasks uploaded last, or training tasks if it had none.
-            checkpoint: See ``download_model``; None for the model before any training.
+            checkpoint: See ``download_model``, or ``base``, the model before any training. None for
+                ``latest``, or ``base`` if nothing was trained.
 
         Raises:
             TrainingError: The evaluation failed or was stopped, or there is no such checkpoint.
         """
         workers = self._workers(agent_func, nworkers)
         data = test_file and self._upload(test_file)
-        name = checkpoint and "/".join(self._checkpoint(checkpoint)[:2])
+        if checkpoint is None:
+            checkpoint = "latest" if any(job["checkpoints"] for job in self.jobs()) else "base"
+        name = None if checkpoint == "base" else "/".join(self._checkpoint(checkpoint)[:2])
         job = self._begin("evaluate", data, checkpoint=name)
         return _evaluation_of(self._follow(job, workers))
 
@@ -211,7 +221,7 @@ class Client:
 
         Args:
             output_dir: Made if it is not there.
-            checkpoint: One of a result, or ``latest`` or ``best`` of the newest job.
+            checkpoint: Of a result; or ``latest``, or ``best`` by evaluations, of the newest job.
             format: ``huggingface`` or ``safetensors``, which are the same here.
 
         Raises:
@@ -228,7 +238,7 @@ class Client:
         for file in files:
             answer = self._request("GET", f"/jobs/{job}/checkpoints/{name}/{file}")
             partial = Path(output_dir, f".{file}.partial")
-            with _answering(self._url), partial.open("wb") as out:
+            with _connection_errors(self._url), partial.open("wb") as out:
                 out.writelines(answer.iter_content(2**20))
             partial.replace(Path(output_dir, file))
 
@@ -239,7 +249,7 @@ class Client:
     def trajectories(self, job: str) -> Iterator[Trajectory]:
         """What the agents of a training did, rollout by rollout."""
         answer = self._request("GET", f"/jobs/{job}/trajectories")
-        with _answering(self._url):
+        with _connection_errors(self._url):
             yield from read_trajectories(answer.iter_lines())
 
     def stop(self, job: str) -> None:
@@ -259,7 +269,8 @@ class Client:
                     tasks, file = load_dataset(file), Path(folder, "tasks.jsonl")
                     with file.open("wb") as out:  # a date, as Parquet has, is a text then
                         out.writelines(b"%s\n" % to_json(task) for task in tasks)
-                digest, _ = check_tasks(file, given)
+                unit = "line" if file == Path(given) else "task"
+                digest, _ = check_tasks(file, given, unit)
             except DatasetError as error:
                 raise DataUploadError(str(error)) from None
             except PydanticSerializationError as error:
@@ -288,7 +299,10 @@ class Client:
             raise InvalidConfigError(f"expected a function of (resource, task), got {agent!r}")
         if number < 1 and number != -1:
             raise InvalidConfigError(f"nworkers={number}: expected 1 or more, or -1, four per core")
-        return Workers(agent, number, urlsplit(self._url).hostname or "")
+        url = urlsplit(self._url)
+        if url.scheme == "https":
+            note("stores and models of jobs are reached by http, tokens too: keep others out there")
+        return Workers(agent, number, url.hostname or "")
 
     def _follow(self, job_id: str, workers: Workers | None) -> dict[str, Any]:
         """The job at its end; the workers run its agent meanwhile."""
@@ -302,9 +316,11 @@ class Client:
                     if workers and state == "running":
                         workers.keep(job["store"])
                     bar.update(job["step"], reward=f"reward {[None, *job['train_rewards']][-1]}")
-                    time.sleep(LOOK_SECONDS)
+                    time.sleep(POLL_SECONDS)
                     try:
                         job, answered = self._ask("GET", where), time.monotonic()
+                    except AuthenticationError:
+                        raise
                     except ServerConnectionError:  # it may be starting again
                         if time.monotonic() - answered > self.timeout:
                             raise
@@ -324,32 +340,38 @@ class Client:
         job_id, _, name = given.removeprefix("checkpoints/").rpartition("/")
         trained = [one for one in self.jobs() if one["checkpoints"]]
         for job in [one for one in trained if job_id in ("", one["id"])][-1:]:
-            there, latest = job["checkpoints"], list(job["checkpoints"])[-1]
-            name = {"latest": latest, "best": job["best"] or latest}.get(name, name)
+            there = job["checkpoints"]
+            name = {"latest": list(there)[-1], "best": job["best"]}.get(name, name)
             name = re.sub(r"\d+$", lambda digits: digits[0].zfill(6), name)
             if name in there:
                 return job["id"], name, there[name]
         known = ", ".join(f"{one['id']}/{name}" for one in trained for name in one["checkpoints"])
+        if given.endswith("best") and known:
+            known += " (the best one is known where evaluations on test tasks have measured some)"
         raise TrainingError(f"no checkpoint {given!r}; there are: {known or 'none, train first'}")
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        with _answering(self._url):
+        with _connection_errors(self._url):
             return self._request(method, path, body).json()
 
+    def _sign(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
     def _request(self, method: str, path: str, body: Any = None) -> requests.Response:
-        about: dict[str, Any] = {"timeout": self.timeout, "stream": True}
+        about: dict[str, Any] = {"timeout": self.timeout, "stream": True, "verify": self._verify}
         if isinstance(body, bytes):
             about |= {"data": body, "headers": {"Content-Type": "application/octet-stream"}}
         else:
             about["json"] = body
-        with _answering(self._url):
+        with _connection_errors(self._url):
             answer = self._session.request(method, self._url + path, **about)
             if answer.ok:
                 return answer
             said = answer.json() if "json" in answer.headers.get("Content-Type", "") else None
         error = error_of(answer.status_code, said, self._url)
         if answer.status_code == 401:
-            raise ServerConnectionError(
+            raise AuthenticationError(
                 f"{self._url}: the token is missing or was refused. That of a user stands in the "
                 "address that agl server prints, or in AGENT_LIGHTNING_API_KEY"
             )
@@ -361,25 +383,36 @@ class Client:
 
 
 def _training_of(job: dict[str, Any]) -> TrainingResult:
+    train, test = (
+        [math.nan if one is None else one for one in job[f"{which}_rewards"]]
+        for which in ("train", "test")
+    )
     return TrainingResult(
-        final_reward=job["train_rewards"][-1],
-        train_rewards=job["train_rewards"],
-        test_rewards=job["test_rewards"],
+        final_reward=next((one for one in reversed(train) if not math.isnan(one)), math.nan),
+        train_rewards=train,
+        test_rewards=test,
         checkpoints=[f"{job['id']}/{name}" for name in job["checkpoints"]],
         total_steps=job["step"],
         total_time=job["seconds"],
         job=job["id"],
+        run=job["run"],
     )
 
 
 def _evaluation_of(job: dict[str, Any]) -> EvalResult:
     found = job["evaluation"]
     rewards = [reward for task in found["tasks"] for reward in task["rewards"]]
-    return EvalResult(found["metrics"]["reward/mean"], rewards, found["failures"], job["id"])
+    return EvalResult(
+        found["metrics"].get("reward/mean", math.nan),
+        rewards,
+        found["failures"],
+        job["checkpoint"],
+        job["id"],
+    )
 
 
 @contextmanager
-def _answering(url: str) -> Generator[None]:
+def _connection_errors(url: str) -> Generator[None]:
     """A block in which a server has to answer, to the end."""
     try:
         yield

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +65,16 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     from threading import Event
 
     from agl.cli.shared import note
+    from agl.errors import ConfigError
     from agl.execution.signals import GracefulShutdown, graceful_signals
     from agl.utils.logs import setup_logging
     from agl_http.server import ServerThread
     from agl_runs.files import write_whole
     from agl_runs.folders import hold_folder
     from agl_service.jobs import Jobs
-    from agl_service.server import app_of, read_users
+    from agl_service.server import app_of
     from agl_service.settings import read_settings
+    from agl_service.users import read_users
 
     setup_logging()
     file = Path(overrides[0]) if overrides and "=" not in overrides[0] else None
@@ -83,6 +86,12 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
         stop.set()
         return True
 
+    with suppress(click.UsageError):
+        there = _running(folder)
+        raise ConfigError(
+            f"a server runs in {folder} already, at {there['url']}; end it with "
+            f"agl server stop --folder {folder}, or say another --folder"
+        )
     with hold_folder(folder, "server.lock"):
         (folder / "server.json").unlink(missing_ok=True)  # of one that was killed
         users = read_users(folder)
@@ -115,7 +124,7 @@ def add_user(name: str, folder: Path) -> None:
 @folder_option
 def list_users(folder: Path) -> None:
     """Print the names."""
-    from agl_service.server import read_users
+    from agl_service.users import read_users
 
     click.echo("\n".join(sorted(read_users(folder).values())))
 
@@ -128,7 +137,7 @@ def revoke(name: str, folder: Path) -> None:
 
     Data and jobs stay, for `agl server users add NAME`, which makes a new token.
     """
-    from agl_service.server import revoke_user
+    from agl_service.users import revoke_user
 
     revoke_user(folder, name)
 
@@ -148,21 +157,28 @@ def status(folder: Path) -> None:
 @server.command("stop")
 @folder_option
 def stop(folder: Path) -> None:
-    """Stop the server; its jobs go on at the next start."""
+    """Stop the server, and wait for its end; its jobs go on at the next start."""
+    import time
+
+    from agl_sqlite.lockfile import is_held
+
     os.kill(_running(folder)["pid"], signal.SIGTERM)
+    while is_held(folder / "server.lock"):
+        time.sleep(0.1)
 
 
 def _running(folder: Path) -> dict[str, Any]:
     from agl_sqlite.lockfile import is_held
 
-    if not (folder / "server.json").exists() or not is_held(folder / "server.lock"):
+    files = folder / "server.json", folder / "server.lock"
+    if not all(one.exists() for one in files) or not is_held(files[1]):
         raise click.UsageError(f"no server runs in {folder}; run: agl server start")
     return json.loads((folder / "server.json").read_text())
 
 
 def _address(folder: Path, name: str) -> str:
     from agl_http.tokens import with_token
-    from agl_service.server import token_of
+    from agl_service.users import token_of
 
     return with_token(_running(folder)["url"], token_of(folder, name))
 
@@ -232,7 +248,7 @@ def train(client: "Client", **options: Any) -> None:
 @click.command("evaluate")
 @agent_option
 @click.option("--test", "test_file", required=True, help="File of tasks to measure with.")
-@click.option("--checkpoint", help="As of agl model; by default the model before any training.")
+@click.option("--checkpoint", help="As of agl model, or base.  [default: latest, if there is one]")
 @click.option("--nworkers", default=4, **_SHOWN, help="-1 for four per core.")
 @url_option
 def evaluate(client: "Client", **options: Any) -> None:

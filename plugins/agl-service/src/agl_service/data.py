@@ -6,8 +6,8 @@ A file lies once in ``files``, under the digest of its content; ``data`` has a r
 import hashlib
 import json
 import os
+import shutil
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import RLock
@@ -38,30 +38,31 @@ class DataRecord:
 _check_record = TypeAdapter(DataRecord).validate_json
 
 
-def check_tasks(file: Path, name: str) -> tuple[str, int]:
+def check_tasks(file: Path, name: str, unit: str = "line") -> tuple[str, int]:
     """Read a file of JSON lines, each a task with a ``question``; blank lines do not count.
 
     Returns:
         The digest of its content, and how many tasks it has.
 
     Raises:
-        DatasetError: A line is none, or there is no task; the message has ``name`` and the line.
+        DatasetError: A line is none, with ``name``, ``unit`` and its number; or there is no task.
     """
     digest, tasks = hashlib.sha256(), 0
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             digest.update(line)
             if line.strip():
-                _check_task(line, f"{name}, line {number}")
+                encoding = "utf-8-sig" if number == 1 else "utf-8"
+                _check_task(line, encoding, f"{name}, {unit} {number}")
                 tasks += 1
     if not tasks:
         raise DatasetError(f"{name}: it has no tasks")
     return digest.hexdigest(), tasks
 
 
-def _check_task(line: bytes, where: str) -> None:
+def _check_task(line: bytes, encoding: str, where: str) -> None:
     try:
-        task = json.loads(line.decode("utf-8-sig"))
+        task = json.loads(line.decode(encoding))
         if task["question"] is not None:
             copy_of(task, f"{where}: the task")  # as the store of a job does
             return
@@ -87,7 +88,7 @@ def add_piece(user: Path, digest: str, offset: int, piece: bytes) -> int:
 
 
 def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
-    """Name uploaded files, by default after their content; the id.
+    """Name uploaded files, by default after their content; the id, which may be given anew.
 
     Raises:
         DatasetError: A file was refused, and is removed; see ``check_tasks``.
@@ -97,7 +98,13 @@ def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
     name = name or hashlib.sha256(f"{train} {test or ''}".strip().encode()).hexdigest()[:16]
     record = DataRecord(train, train_tasks, time.time(), test, test_tasks)
     with _lock:
-        write_whole(_record_file(user, name), json.dumps(asdict(record)))
+        for digest in filter(None, (train, test)):
+            if not _file_of(user, digest).exists():
+                raise DatasetError("its file was deleted meanwhile; upload it again")
+        file = _record_file(user, name)
+        before = _read_record(file) if file.exists() else record
+        write_whole(file, json.dumps(asdict(record)))
+        _delete_unnamed(user, before)
     return name
 
 
@@ -146,14 +153,22 @@ def link_files(user: Path, record: DataRecord, folder: Path) -> dict[str, str]:
 
     Returns:
         What the configuration of a run has: ``train``, and ``val`` if there are test tasks.
+
+    Raises:
+        DatasetError: They were deleted since the record was read.
     """
     make_private_folder(folder)
     linked: dict[str, str] = {}
     for name, digest in (("train", record.train), ("val", record.test)):
         if digest:
             linked[name] = str(folder / f"{name}.jsonl")
-            with suppress(FileExistsError):  # the server was killed, and is asked again
+            try:
                 os.link(_file_of(user, digest), linked[name])
+            except FileExistsError:  # the server was killed, and is asked again
+                continue
+            except FileNotFoundError:
+                shutil.rmtree(folder)
+                raise DatasetError("the data was deleted meanwhile; upload it again") from None
     return linked
 
 
@@ -162,8 +177,12 @@ def delete_data(user: Path, name: str) -> None:
     with _lock:
         left = data_of(user, name)
         _record_file(user, name).unlink()
-        others = all_data(user).values()
-        used = {digest for one in others for digest in (one.train, one.test)}
-        if not any(one.error for one in others):  # which may name them
-            for digest in {left.train, left.test} - used - {None, ""}:
-                _file_of(user, digest).unlink(missing_ok=True)
+        _delete_unnamed(user, left)
+
+
+def _delete_unnamed(user: Path, left: DataRecord) -> None:
+    others = all_data(user).values()
+    used = {digest for one in others for digest in (one.train, one.test)}
+    if not any(one.error for one in others):  # which may name them
+        for digest in {left.train, left.test} - used - {None, ""}:
+            _file_of(user, digest).unlink(missing_ok=True)

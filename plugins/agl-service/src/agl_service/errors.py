@@ -7,6 +7,10 @@ class ServerConnectionError(RunError, ConnectionError):
     """The training server gives no answer, or does not know the user."""
 
 
+class AuthenticationError(ServerConnectionError):
+    """The token is missing or was refused."""
+
+
 class DataUploadError(DatasetError):
     """Tasks were refused; the message names the line."""
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import psutil
 from pydantic import TypeAdapter
 
-from agl.errors import ConfigError, UnknownRecordError
+from agl.errors import ConfigError, ConflictError, UnknownRecordError
 from agl_http.server import bind
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
@@ -40,7 +40,7 @@ COMMANDS: dict[Kind, list[str]] = {
     "train": ["run", CONFIG, f"run_dir={RUN}", "--resume"],
     "evaluate": ["eval", CONFIG, "--copies", "1", "--json"],
 }
-LOCK, LOOK_SECONDS, END_SECONDS = "process.lock", 0.2, 5.0
+LOCK, POLL_SECONDS, END_SECONDS = "process.lock", 0.2, 5.0
 PAUSE_SECONDS = 60.0
 """A job whose client has been away for so long makes room for the next one."""
 
@@ -56,10 +56,14 @@ class Job:
     created: float
     token: str
     """Of an admin of the store of its run."""
-    port: int
+    request: str
+    """Digest of what was asked; the same request may come twice."""
+    port: int = 0
     """Of that store, where it can be at every start, so that runners find it again."""
     state: State = "queued"
     error: str = ""
+    checkpoint: str | None = None
+    """That it evaluates."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def read_job(record: Path) -> Job:
         damaged = f"{record} is damaged; restore that file, or delete its folder"
         logger.error("job %s of %s: %s", job_id, user, damaged)
         created, token = record.stat().st_mtime, secrets.token_urlsafe()
-        return Job(job_id, user, "train", 0, created, token, 0, "damaged", damaged)
+        return Job(job_id, user, "train", 0, created, token, "", 0, "damaged", damaged)
 
 
 def metrics_of(run: Path) -> RunMetrics:
@@ -136,14 +140,21 @@ class Jobs:
             raise UnknownRecordError(f"you have no job {job_id!r}; see: client.jobs()")
         return self._jobs[user, job_id]
 
+    def made_by(self, user: str, job_id: str, request: str) -> Job | None:
+        """The job that an equal request has made; a ``ConflictError`` if another one has."""
+        known = self._jobs.get((user, job_id))
+        if known is not None and known.request != request:
+            raise ConflictError(f"job {job_id!r} was asked for with other options; use a new id")
+        return known
+
     def add(self, job: Job, config: dict[str, Any]) -> Job:
         """Put a job behind the others; ``config`` is that of its run, without addresses.
 
         Returns:
-            The job, or the one that its user has by this id.
+            The job, or the one that this request made before.
         """
         with self._lock:
-            if (known := self._jobs.get((job.user, job.id))) is not None:
+            if (known := self.made_by(job.user, job.id, job.request)) is not None:
                 return known
             config["strategy"] = {"type": "cs", "role": "algorithm", "server_host": self.host}
             config["gateway"] = {"type": "proxy", "host": self.host}
@@ -165,7 +176,7 @@ class Jobs:
         self._seen[job.user, job.id] = time.monotonic()
         self.change(job, "queued", "paused")
 
-    def reached(self, user: str) -> str:
+    def exceeded_quota(self, user: str) -> str:
         """Which quota a user has reached; "" for none."""
         for name, limit in self._quotas.items():
             if limit is None:
@@ -184,13 +195,14 @@ class Jobs:
                 worker.result()
 
     def _run_in_turn(self, stop: Event) -> None:
-        while not stop.wait(LOOK_SECONDS):
+        while not stop.wait(POLL_SECONDS):
             if (job := self._claim()) is not None:
                 try:
                     self._run(job, stop)
-                except BaseException:
-                    stop.set()  # the server ends, rather than leave jobs lying
-                    raise
+                except Exception as error:
+                    logger.exception("job %s of %s failed", job.id, job.user)
+                    with suppress(OSError):  # as if its disk is full; in memory it has failed
+                        self.change(job, "failed", "queued", "running", error=str(error))
                 finally:
                     self._under_way.remove(job)
 
@@ -207,28 +219,32 @@ class Jobs:
     def _run(self, job: Job, stop: Event) -> None:
         folder = self.folder_of(job)
         while (folder / LOCK).exists() and is_held(folder / LOCK):
-            if stop.wait(LOOK_SECONDS):  # the process of a server that was killed ends soon
+            if stop.wait(POLL_SECONDS):  # the process of a server that was killed ends soon
                 return None
         for port in (job.port, 0):  # another process may have taken the one it had
             with suppress(ConfigError), bind(self.host, port) as sock:
                 job.port = sock.getsockname()[1]
                 break
         self.change(job, "running", "queued", "running")
-        child = [sys.executable, "-m", "agl_service.child", str(os.getpid()), LOCK]
+        child = [sys.executable, "-m", "agl_service.job_process", str(os.getpid()), LOCK]
         words = [*child, *COMMANDS[job.kind], f"strategy.server_port={job.port}"]
         about: dict[str, Any] = {"env": {**os.environ, "AGL_SERVER_TOKEN": job.token}}
         with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
+            begin = log.tell()
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
-        while process.poll() is None:
-            if reached := self.reached(job.user):
-                self.change(job, "stopped", "running", error=reached)
-            is_left = time.monotonic() - self._seen[job.user, job.id] > PAUSE_SECONDS
-            if stop.wait(LOOK_SECONDS) or is_left or job.state != "running":
-                _end(process)
-                return None if stop.is_set() else self.change(job, "paused", "running")
+        try:
+            while process.poll() is None:
+                if exceeded := self.exceeded_quota(job.user):
+                    self.change(job, "stopped", "running", error=exceeded)
+                is_left = time.monotonic() - self._seen[job.user, job.id] > PAUSE_SECONDS
+                if stop.wait(POLL_SECONDS) or is_left or job.state != "running":
+                    return None if stop.is_set() else self.change(job, "paused", "running")
+        finally:
+            _end(process)
         if process.returncode == 0:
             return self.change(job, "finished", "running")
-        said = re.findall(r"^agl: (.*)", (folder / LOG).read_text("utf-8", "replace"), re.M)
+        written = (folder / LOG).read_bytes()[begin:].decode("utf-8", "replace")
+        said = re.findall(r"^agl: (.*)", written, re.M)
         why = [f"its process ended with code {process.returncode}", *said][-1]
         return self.change(job, "failed", "running", error=why)
 

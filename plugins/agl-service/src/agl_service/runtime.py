@@ -10,6 +10,7 @@ from agl.errors import ConfigError
 from agl.plugins.schema import validate
 from agl.utils.otel import make_link_attributes
 from agl_runs.options import AboveZero
+from agl_service.errors import InvalidConfigError
 
 Rule = Callable[..., float | None]
 VARIABLES = {"LIGHTNING_ENABLE_AIR": "air_enabled", "LIGHTNING_MAX_RETRIES": "max_retries"}
@@ -70,14 +71,23 @@ _traced = {"tracer": "otel"}
 
 
 def set_config(config: Mapping[str, Any]) -> None:
-    """Change what ``RuntimeConfig`` has; a ``ConfigError`` for what it has not."""
-    _set.update(validate(RuntimeConfig, config, "set_config"))
+    """Change what ``RuntimeConfig`` has; an ``InvalidConfigError`` for what it has not."""
+    _set.update(_checked(config, "set_config"))
 
 
 def runtime_config() -> RuntimeConfig:
     """What holds now."""
-    named = {key: os.environ[name] for name, key in VARIABLES.items() if name in os.environ}
-    return RuntimeConfig(**{**validate(RuntimeConfig, named, "LIGHTNING"), **_set})
+    named: dict[str, Any] = {}
+    for name in VARIABLES.keys() & os.environ:
+        named |= _checked({VARIABLES[name]: os.environ[name]}, f"{name}, as")
+    return RuntimeConfig(**{**named, **_set})
+
+
+def _checked(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    try:
+        return validate(RuntimeConfig, config, where)
+    except ConfigError as error:
+        raise InvalidConfigError(str(error)) from None
 
 
 def auto_instrument(
@@ -92,10 +102,12 @@ def auto_instrument(
         trace_context: Whether inputs and outputs are recorded, which rules of ``air`` get.
 
     Raises:
-        ConfigError: Calls of the model shall not be recorded.
+        InvalidConfigError: Calls of the model shall not be recorded.
     """
     if not trace_llm_calls:
-        raise ConfigError("trace_llm_calls=False: the server learns from calls; leave it at True")
+        raise InvalidConfigError(
+            "trace_llm_calls=False: the server learns from calls; leave it at True"
+        )
     _traced["tracer"] = "openinference" if trace_tool_calls else "otel"
     for what in ("INPUTS", "OUTPUTS"):
         os.environ[f"OPENINFERENCE_HIDE_{what}"] = str(not trace_context).lower()

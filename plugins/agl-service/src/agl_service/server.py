@@ -8,16 +8,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body as Content, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from starlette.background import BackgroundTask
 
 from agl.errors import AglError, ConfigError, UnknownRecordError
@@ -27,20 +27,15 @@ from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, sentence_of, status_of
 from agl_learning.trainer.options import Evaluation, Rollouts
 from agl_runs.failures import Failures
-from agl_runs.files import write_whole
-from agl_runs.folders import STORE, check_run_id
+from agl_runs.folders import STORE, known_run
 from agl_runs.options import AboveZero, Count
 from agl_runs.records import RunId
-from agl_runs.result import summary_in
 from agl_service import data as files
 from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
 from agl_service.settings import Settings
-from agl_sqlite.lockfile import HeldError, LockFile
+from agl_service.users import read_users
 
 logger = logging.getLogger("agl.service")
-USERS = "users.json"
-"""In the folder of a server: token -> name of its user."""
-_check_users = TypeAdapter(dict[str, str]).validate_json
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Piece = Annotated[bytes, Content(media_type="application/octet-stream")]
 
@@ -95,10 +90,11 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
 
     @api.post("/jobs")
     def begin(user: User, asked: _Job) -> dict[str, Any]:
-        if asked.id in {job.id for job in jobs.all(user)}:  # the same request again
-            return shown(jobs.get(user, asked.id))
-        if reached := jobs.reached(user):
-            raise ConfigError(reached)
+        request = sha256(asked.model_dump_json().encode()).hexdigest()
+        if (known := jobs.made_by(user, asked.id, request)) is not None:
+            return job_view(known, works=True)
+        if exceeded := jobs.exceeded_quota(user):
+            raise ConfigError(exceeded)
         data = files.data_of(jobs.folder / user, asked.data)
         if data.error:
             raise ConfigError(f"data {asked.data!r}: {data.error}")
@@ -122,23 +118,26 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         if asked.timeout is not None:
             limit = {"timeout_seconds": asked.timeout}
             options["rollouts"] = Rollouts.given(options.get("rollouts")) | limit
-        about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), 0
-        job, config = Job(*about), {"agent": "agl_service.child:agent", "algorithm": options}
+        if asked.kind == "evaluate":
+            steps = 1
+        about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), request
+        job = Job(*about, checkpoint=asked.checkpoint)
+        config: dict[str, Any] = {"agent": "agl_service.job_process:agent", "algorithm": options}
         config |= files.link_files(jobs.folder / user, data, jobs.folder_of(job))
         if asked.checkpoint is not None:
             options["model"] = str(jobs.folder_of(job) / "model")
             _link(checkpoint_of(user, *asked.checkpoint.split("/", 1)), Path(options["model"]))
-        return shown(jobs.add(job, config))
+        return job_view(jobs.add(job, config), works=True)
 
     @api.get("/jobs")
     def list_jobs(user: User) -> list[dict[str, Any]]:
-        return [shown(job) for job in jobs.all(user)]
+        return [job_view(job) for job in jobs.all(user)]
 
     @api.get("/jobs/{job_id}")
     def get(user: User, job_id: str, works: bool = False) -> dict[str, Any]:
         if works:
             jobs.note_seen(jobs.get(user, job_id))
-        return shown(jobs.get(user, job_id))
+        return job_view(jobs.get(user, job_id), works=works)
 
     @api.post("/jobs/{job_id}/stop")
     def stop(user: User, job_id: str) -> None:
@@ -148,8 +147,8 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
     @api.post("/jobs/{job_id}/queue")
     def queue(user: User, job_id: str) -> None:
         if (job := jobs.get(user, job_id)).state in ("stopped", "failed"):
-            if reached := jobs.reached(user):
-                raise ConfigError(reached)
+            if exceeded := jobs.exceeded_quota(user):
+                raise ConfigError(exceeded)
             jobs.note_seen(job)
             jobs.change(job, "queued", "stopped", "failed")
 
@@ -177,27 +176,34 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             raise ConfigError(f"job {job_id!r} has no trajectories yet: {ended.stderr.strip()}")
         return FileResponse(out, background=BackgroundTask(out.unlink))
 
-    def shown(job: Job) -> dict[str, Any]:
+    def job_view(job: Job, *, works: bool = False) -> dict[str, Any]:
+        """What a user sees of a job; who works for it, its store and a token, too."""
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
-        metrics, said = metrics_of(run), summary_in(run)
+        metrics, checkpoints = metrics_of(run), _checkpoints(run)
+        of_step = {f"step-{step:06d}": reward for step, reward in metrics.val_rewards.items()}
+        held_out = {one.name: of_step.get(one.name) for one in checkpoints}
+        measured = {name: reward for name, reward in held_out.items() if reward is not None}
         state, error, evaluation = job.state, job.error, None
         if (job.kind, state) == ("evaluate", "finished"):
             try:
                 evaluation = json.loads(result.read_bytes())
             except (OSError, ValueError):
                 state, error = "failed", f"{result} is damaged; evaluate again"
+        store = {"server_port": job.port, "token": Tokens(job.token).issue("runner")}
         return {
             **{name: getattr(job, name) for name in ("id", "kind", "steps", "created")},
             "state": state,
             "error": error,
-            "step": metrics.step or 0,
-            "train_rewards": list(metrics.rewards.values()),
+            "step": int(state == "finished") if job.kind == "evaluate" else metrics.step or 0,
+            "train_rewards": [metrics.rewards.get(at + 1) for at in range(metrics.step or 0)],
             "test_rewards": list(metrics.val_rewards.values()),
-            "checkpoints": {at.name: names for at in _checkpoints(run) if (names := _files(at))},
-            "best": Path(said.get("best_checkpoint") or "").name,
-            "seconds": said.get("seconds", 0.0),
+            "checkpoints": {at.name: names for at in checkpoints if (names := _files(at))},
+            "best": max(measured, key=measured.__getitem__, default=""),
+            "seconds": metrics.total("time/step") or 0.0,
+            "run": (known_run(run) or ("",))[0],
             "evaluation": evaluation,
-            "store": {"server_port": job.port, "token": Tokens(job.token).issue("runner")},
+            "checkpoint": job.checkpoint or "base",
+            **({"store": store} if works else {}),
         }
 
     def checkpoint_of(user: str, job_id: str, name: str = "") -> Path:
@@ -247,48 +253,3 @@ def _link(checkpoint: Path, folder: Path) -> None:
         raise UnknownRecordError(f"checkpoint {checkpoint.name!r} was just removed") from None
     if not folder.exists():  # the server was killed, and is asked again
         partial.rename(folder)
-
-
-def read_users(folder: Path) -> dict[str, str]:
-    """Token -> name of its user."""
-    try:
-        return _check_users((folder / USERS).read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        damaged = f"{folder / USERS} is damaged, so no token is known; restore it, or delete it"
-        raise ConfigError(f"{damaged} and add the users again: data and jobs stay") from None
-
-
-def token_of(folder: Path, name: str) -> str:
-    """The token of a user, who is added if there is none of this name."""
-    check_run_id(name)  # it names a folder, too
-    with _changing_users(folder) as users:
-        token = {user: token for token, user in users.items()}.get(name) or secrets.token_urlsafe()
-        users[token] = name
-    return token
-
-
-def revoke_user(folder: Path, name: str) -> None:
-    """Refuse the token of a user; a ``ConfigError`` if there is none of this name."""
-    with _changing_users(folder) as users:
-        tokens = [token for token, user in users.items() if user == name]
-        if not tokens:
-            raise ConfigError(f"no user {name!r}; there are: {', '.join(users.values()) or 'none'}")
-        for token in tokens:
-            del users[token]
-
-
-@contextmanager
-def _changing_users(folder: Path) -> Generator[dict[str, str]]:
-    """A block that changes the users, one process at a time."""
-    while True:
-        with suppress(HeldError):
-            lock = LockFile(folder / "users.lock")
-            break
-        time.sleep(0.02)
-    try:
-        yield (users := read_users(folder))
-        write_whole(folder / USERS, json.dumps(users))
-    finally:
-        lock.release()

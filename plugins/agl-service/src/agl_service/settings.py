@@ -55,7 +55,7 @@ class Settings:
     jobs_at_once: Count = 1
     quotas: Quotas = Quotas()
     batch_size: Count | None = None
-    """Rollouts that an update may have beyond those of one task, whatever a client asks for."""
+    """Most rollouts of an update, whatever a client asks for; those of one task at least."""
 
 
 def read_settings(

@@ -25,7 +25,7 @@ class Trajectory:
     """A rollout that succeeded."""
 
     task_id: str
-    """Of its rollout."""
+    """Of its rollout: ``rollout_id`` in the metadata of ``Resource``."""
     transitions: list[Transition]
     total_reward: float
     metadata: dict[str, Any]
@@ -43,10 +43,10 @@ def read_trajectories(lines: Iterable[bytes]) -> Iterator[Trajectory]:
 
 def _transition(record: dict[str, Any]) -> Transition:
     prompt, answer = record["prompt"], record["completion"][0]
-    texts = [f"{message['role']}: {message['content']}" for message in prompt]
+    texts = [f"{message['role']}: {message.get('content') or ''}" for message in prompt]
     metadata = {"messages": prompt, "tool_calls": answer.get("tool_calls") or []}
     return Transition(
-        input=prompt[0]["content"] if len(prompt) == 1 else "\n".join(texts),
+        input=(prompt[0].get("content") or "") if len(prompt) == 1 else "\n".join(texts),
         output=answer.get("content") or "",
         reward=record["reward"] or 0.0,
         metadata={**metadata, "provenance": record["provenance"]},

@@ -30,7 +30,7 @@ class Resource:
     task_id: str
     worker_id: int
     metadata: dict[str, Any]
-    """``mode`` (train or val), ``rollout_id`` and ``sampling_parameters``."""
+    """``metadata`` of the task, ``mode`` (train, val), ``rollout_id``, ``sampling_parameters``."""
 
 
 class Task(dict[str, Any]):
@@ -51,12 +51,14 @@ SHORT_SECONDS, SHORT_LIVES = 10.0, 3
 Agent = Callable[[Resource, Task], Any]
 
 
-def as_agent(function: Agent) -> agl.LitAgent[Any]:
+def to_lit_agent(function: Agent) -> agl.LitAgent[Any]:
     """An agent of agl that calls a function of ``(resource, task)``, plain or coroutine."""
 
     def call(task: Any, llm: agl.LLM, rollout: AttemptedRollout) -> Any:
         task_id = str(task.get("task_id", rollout.rollout_id))
-        about = {"mode": rollout.mode, "rollout_id": rollout.rollout_id}
+        own = task.get("metadata")
+        about = {**own} if isinstance(own, dict) else {}
+        about |= {"mode": rollout.mode, "rollout_id": rollout.rollout_id}
         about["sampling_parameters"] = llm.sampling_parameters
         worker = agent.get_runner().worker_id
         return function(Resource(llm.endpoint, llm.model, task_id, worker, about), Task(task))
@@ -71,7 +73,9 @@ def as_agent(function: Agent) -> agl.LitAgent[Any]:
         air.reward()
         return reward
 
-    agent: Any = agl.rollout(run_async if inspect.iscoroutinefunction(function) else run)
+    calls = (function, getattr(function, "__call__", None))  # noqa: B004
+    is_async = any(map(inspect.iscoroutinefunction, calls))
+    agent: Any = agl.rollout(run_async if is_async else run)
     return agent
 
 
@@ -79,7 +83,7 @@ class Workers:
     """``number`` processes that run an agent, for runs on ``host``; -1 for four per core."""
 
     def __init__(self, function: Agent, number: int, host: str) -> None:
-        self._agent, self._host = as_agent(function), host
+        self._agent, self._host = to_lit_agent(function), host
         self._tracer = plan_part("tracer", tracer(), where="auto_instrument").build()
         self._number = 4 * (os.cpu_count() or 1) if number == -1 else number
         self._process: Any = None
