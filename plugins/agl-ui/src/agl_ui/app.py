@@ -89,7 +89,8 @@ QUERIES: dict[str, set[str]] = {
     "/s/{key}/rollouts/{rollout_id}/why.json": ROLLOUT,
 }
 """Pages -> what their addresses may say."""
-Write = Callable[[Request, DataSources], Awaitable[Page]]
+Write = Callable[[Request, Any], Awaitable[Page]]
+"""Writes a page of the store that its address names, or where it names none, of all."""
 
 
 def routes(sources: DataSources) -> list[Route]:
@@ -134,7 +135,8 @@ def _page(
         try:
             if names is not None:
                 check_query(request, names)
-            page = await write(request, sources)
+            key = request.path_params.get("key")
+            page = await write(request, sources if key is None else sources.get(key))
         except (UnknownRecordError, ConfigError) as error:
             page = Page("error.html", {"title": "Not found", "text": str(error)}, status=404)
         except (InvalidQueryError, HTTPException) as error:

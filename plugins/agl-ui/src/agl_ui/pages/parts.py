@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl_runs.differences import flat
-from agl_ui.data_sources import DataSources
+from agl_ui.data_sources import DataSource
 from agl_ui.pages.page import Page, whole_number
 
 PAGE, RUNS = 50, 5
@@ -23,9 +23,8 @@ SILENT_SECONDS = 60.0
 said of itself is old. By the clock of this page's server, as no store says its own."""
 
 
-async def resources(request: Request, sources: DataSources) -> Page:
+async def resources(request: Request, source: DataSource) -> Page:
     """Snapshots, the newest first."""
-    source = sources.get(request.path_params["key"])
     state = await source.state()
     size = min(whole_number(request, "size", PAGE) or PAGE, 500)
     first = whole_number(request, "from", 0) or 0
@@ -44,9 +43,8 @@ async def resources(request: Request, sources: DataSources) -> Page:
     return Page("resources.html", values, source, "resources", state=state)
 
 
-async def runners(request: Request, sources: DataSources) -> Page:
+async def runners(request: Request, source: DataSource) -> Page:
     """Workers, the last that were heard of first."""
-    source = sources.get(request.path_params["key"])
     state = await source.state()
     first = whole_number(request, "from", 0) or 0
     found = await source.store.query_workers(
@@ -69,9 +67,8 @@ async def runners(request: Request, sources: DataSources) -> Page:
     return Page("runners.html", values, source, "runners", state=state)
 
 
-async def settings(request: Request, sources: DataSources) -> Page:
+async def settings(request: Request, source: DataSource) -> Page:
     """Options and versions of the newest runs."""
-    source = sources.get(request.path_params["key"])
     first, runs = whole_number(request, "from", 0) or 0, await source.runs()
     values = {
         "title": "Settings",

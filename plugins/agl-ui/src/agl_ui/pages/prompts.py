@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agl_ui.charts import chart
-from agl_ui.data_sources import DataSources
+from agl_ui.data_sources import DataSource
 from agl_ui.differences import Piece, differences
 from agl_ui.pages.page import Page
 from agl_ui.prompt_tree import prompt_runs
@@ -36,9 +36,8 @@ class Scored:
         return known[0] - known[1] if len(known) == 2 else None
 
 
-async def write(request: Request, sources: DataSources) -> Page:
+async def write(request: Request, source: DataSource) -> Page:
     """One prompt run of a store, and one candidate of it."""
-    source = sources.get(request.path_params["key"])
     state = await source.state()
     known = await prompt_runs(source)
     given = request.query_params

@@ -17,7 +17,7 @@ from agl_records.calls.reader import recorded_parts
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS
 from agl_runs.user_code import place_of
-from agl_ui.data_sources import DataSource, DataSources
+from agl_ui.data_sources import DataSource
 from agl_ui.images import decoded
 from agl_ui.live import state_of
 from agl_ui.pages.conversation import (
@@ -43,9 +43,8 @@ SANDBOX = "default-src 'none'; sandbox"
 """Of what a model wrote, by itself: a browser runs nothing of it."""
 
 
-async def write(request: Request, sources: DataSources) -> Page:
+async def write(request: Request, source: DataSource) -> Page:
     """The page of one rollout."""
-    source = sources.get(request.path_params["key"])
     if damage := DAMAGE.get():
         damage.spans = True  # the page says that what counted may be among them
     given = request.query_params
@@ -182,9 +181,8 @@ async def _span(source: DataSource, attempt: Attempt | None, span_id: str) -> di
     }
 
 
-async def spans(request: Request, sources: DataSources) -> Page:
+async def spans(request: Request, source: DataSource) -> Page:
     """A window of an attempt's spans by itself, for a page that is scrolled."""
-    source = sources.get(request.path_params["key"])
     rollout_id = request.path_params["rollout_id"]
     number = whole_number(request, "attempt")
     attempts = {one.sequence_id: one for one in await source.store.query_attempts(rollout_id)}
@@ -196,9 +194,8 @@ async def spans(request: Request, sources: DataSources) -> Page:
     return Page("spans.html", values, source)
 
 
-async def explained(request: Request, sources: DataSources) -> Page:
+async def explained(request: Request, source: DataSource) -> Page:
     """Why a token got what it got, for programs: as ``agl explain --json`` has it."""
-    source = sources.get(request.path_params["key"])
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
     token = whole_number(request, "token")
     if token is None:
@@ -215,9 +212,8 @@ async def explained(request: Request, sources: DataSources) -> Page:
     return Page("", {}, answer=Response(body, media_type="application/json"))
 
 
-async def raw(request: Request, sources: DataSources) -> Page:
+async def raw(request: Request, source: DataSource) -> Page:
     """A message whole, as text that no browser takes for anything else; or an image of it."""
-    source = sources.get(request.path_params["key"])
     given = request.query_params
     rollout_id = request.path_params["rollout_id"]
     call_id, which = given.get("call", ""), given.get("message", "")

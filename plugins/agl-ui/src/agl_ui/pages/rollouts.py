@@ -12,7 +12,7 @@ from agl.store.queries import check_statuses
 from agl.types import Attempt, AttemptedRollout, Rollout, RolloutMode
 from agl_records.final_rewards import FinalReward, final_reward
 from agl_ui.counts import STATUSES
-from agl_ui.data_sources import DataSource, DataSources
+from agl_ui.data_sources import DataSource
 from agl_ui.pages.page import Page, number_of, whole_number
 from agl_views.tables.rollout_table import MANY, Sort, Wanted, listed
 
@@ -59,9 +59,8 @@ class Row:
         return self.attempt.end_time - self.attempt.start_time
 
 
-async def write(request: Request, sources: DataSources) -> Page:
+async def write(request: Request, source: DataSource) -> Page:
     """The table, as the address says."""
-    source = sources.get(request.path_params["key"])
     state = await source.state()
     given = request.query_params
     chosen: dict[str, Any] = {

@@ -23,7 +23,7 @@ from agl_runs.user_code import place_of
 from agl_ui.accounts import BARS, accounts_of
 from agl_ui.charts import Chart, Part, Steps, chart, finite, shares
 from agl_ui.counts import counts_of, mean_reward
-from agl_ui.data_sources import DataSource, DataSources
+from agl_ui.data_sources import DataSource
 from agl_ui.pages.page import Page, steps_of
 from agl_views.tables.task_changes import TaskChange, task_changes
 
@@ -58,9 +58,8 @@ class Bar:
     parts: list[Part]
 
 
-async def overview(request: Request, sources: DataSources) -> Page:
+async def overview(request: Request, source: DataSource) -> Page:
     """The newest run of a store, or its rollouts where it knows of no run."""
-    source = sources.get(request.path_params["key"])
     runs = await source.runs()
     root = request.scope.get("root_path", "").rstrip("/")
     target = f"run/{quote(runs[0].run_id, safe='')}" if runs else "rollouts"
@@ -68,9 +67,8 @@ async def overview(request: Request, sources: DataSources) -> Page:
     return Page("", {}, answer=back)
 
 
-async def write(request: Request, sources: DataSources) -> Page:
+async def write(request: Request, source: DataSource) -> Page:
     """One run."""
-    source = sources.get(request.path_params["key"])
     state = await source.state()
     runs = await source.runs()
     run_id, steps = request.path_params["run_id"], steps_of(request)
@@ -129,9 +127,9 @@ async def write(request: Request, sources: DataSources) -> Page:
     return Page("run.html", values, source, "run", state=state)
 
 
-async def tasks(request: Request, sources: DataSources) -> Page:
+async def tasks(request: Request, source: DataSource) -> Page:
     """How the rewards of each task of a run changed."""
-    source, run_id = sources.get(request.path_params["key"]), request.path_params["run_id"]
+    run_id = request.path_params["run_id"]
     found = await task_changes(source.store, run_id)
     most = most_changed(found)
     values: dict[str, Any] = {

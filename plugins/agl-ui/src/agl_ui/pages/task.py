@@ -18,7 +18,7 @@ from agl.types import Rollout
 from agl_records.calls.reader import model_calls
 from agl_sqlite.ids import number_of
 from agl_ui.charts import chart
-from agl_ui.data_sources import DataSource, DataSources
+from agl_ui.data_sources import DataSource
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
 from agl_views.explanations.turns import Turn, num_common, turns
@@ -75,9 +75,8 @@ class Step:
         return stdev(self.rewards) if len(self.rewards) > 1 else None
 
 
-async def write(request: Request, sources: DataSources) -> Page:
+async def write(request: Request, source: DataSource) -> Page:
     """The task of the rollout that the address names."""
-    source = sources.get(request.path_params["key"])
     state = await source.state()
     rollout_id = request.query_params.get("rollout", "")
     rollout = await source.store.get_rollout_by_id(rollout_id) if rollout_id else None
