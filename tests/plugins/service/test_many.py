@@ -91,7 +91,7 @@ class Visitor:
             self.started[body["id"]] = ""
         job = self.chance.choice([*self.started])
         for _ in range(self.chance.randrange(4)):
-            client._ask("GET", f"/jobs/{job}?works=1")
+            client._ask("GET", f"/jobs/{job}?has_workers=1")
         if self.chance.random() < 0.1:
             client.stop(job)
             self.started[job] = "stopped"

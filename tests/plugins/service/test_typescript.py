@@ -1,31 +1,48 @@
 """The client in TypeScript, compiled and run by Node."""
 
+import asyncio
 import json
 import os
+import re
 import shutil
+import threading
+import time
+from collections import Counter
+from contextlib import asynccontextmanager, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import run
 
 import pytest
+import requests
 from tests.interpreter import AGL, python
+
+import agl
+from agl_http.tokens import Tokens
 
 CLIENT = Path(__file__).parents[3] / "clients/typescript"
 
 TRAIN = """
 import { readFileSync } from "node:fs";
-const { Client } = await import(process.argv[2]);
 const client = new Client();
-await client.uploadData(readFileSync("train.jsonl", "utf8"));
-const result = await client.train(async (resource, task, signal) => {
+const agent = async (resource, task, signal) => {
   const messages = [{ role: "user", content: task.question }];
   const answer = await fetch(`${resource.modelApi}/chat/completions`, {
     method: "POST", signal, headers: { "content-type": "application/json" },
     body: JSON.stringify({ model: resource.modelName, messages }),
   });
   return Number((await answer.json()).choices[0].message.content.trim() === task.ground_truth);
-}, { workers: 8, epochs: 2 });
-await client.downloadModel("trained", result.checkpoints.at(-1));
-console.log(JSON.stringify(result));
+};
+const data = await client.uploadData(readFileSync("train.jsonl", "utf8"));
+const result = await client.train(agent, { workers: 8, epochs: 2 });
+await client.downloadModel("trained");
+const test = [{ question: "x", ground_truth: "y" }];
+const evaluated = await client.evaluate(agent, { test });
+const trajectories = [];
+for await (const trajectory of client.trajectories(result.job)) trajectories.push(trajectory);
+const before = await client.data();
+for (const { id } of before) await client.deleteData(id);
+print({ data, result, evaluated, trajectories, before, after: await client.data() });
 """
 
 
@@ -39,16 +56,237 @@ def compiled(tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def node(compiled, tmp_path):
+    """Runs a script that has the client; what it prints."""
+
+    def run_script(script, url="", cwd=tmp_path, seconds=120):
+        names = "const { Client, Recorder } = await import(process.argv[2]);"
+        prints = "const print = (value) => console.log(JSON.stringify(value));"
+        (cwd / "script.mjs").write_text(f"{names}\n{prints}\n{script}")
+        words = ["node", "--trace-warnings", "script.mjs", str(compiled / "src/index.js")]
+        about = {"capture_output": True, "text": True, "timeout": seconds}
+        env = {**os.environ, "AGENT_LIGHTNING_SERVER_URL": url}
+        ended = run(words, cwd=cwd, env=env, **about)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stderr == ""
+        return json.loads(ended.stdout)
+
+    return run_script
+
+
 @pytest.mark.nightly
-def test_it_trains(server, compiled):
-    (server.folder / "train.mjs").write_text(TRAIN)
-    env = {**os.environ, "AGENT_LIGHTNING_SERVER_URL": server.user("tess")}
-    words = ["node", "train.mjs", str(compiled / "src/index.js")]
-    said = run(words, cwd=server.folder, env=env, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    result = json.loads(said.stdout)
+def test_it_trains_and_evaluates_and_deletes(server, node):
+    said = node(TRAIN, server.user("tess"), server.folder)
+    result, (trajectory, *_) = said["result"], said["trajectories"]
     assert result["totalSteps"] == len(result["trainRewards"]) == 2
     assert (server.folder / "trained/model.safetensors").stat().st_size
+    assert not [*server.folder.glob("trained/*.partial")]
+    assert (said["evaluated"]["rewards"], said["evaluated"]["meanReward"]) == ([0], 0)
+    assert said["evaluated"]["checkpoint"] == result["checkpoints"][-1]
+    (transition,) = trajectory["transitions"]
+    assert transition["input"].endswith(" where")
+    assert transition["output"]
+    assert trajectory["totalReward"] == transition["reward"] in (0, 1)
+    assert trajectory["metadata"]["numSteps"] == 1
+    assert said["data"] in [one["id"] for one in said["before"]]
+    assert [one["train_tasks"] for one in said["before"] if one["id"] != said["data"]] == [1]
+    assert said["after"] == []
+
+
+FILE = bytes(range(256)) * 1000
+TRAINED = {"id": "j", "best": "", "checkpoints": {"step-000001": ["model.safetensors"]}}
+DOWNLOAD = """
+const client = new Client(undefined, { timeoutMs: 500, maxRetries: 1 });
+const ended = client.downloadModel("trained", "j/step-000001");
+print(await ended.then(() => "whole", ({ name, message }) => `${name} ${message}`));
+"""
+
+
+class Faulty(BaseHTTPRequestHandler):
+    """A server that answers as its ``reply`` says: a status and pieces, a number a pause between;
+    None breaks the connection."""
+
+    def answer(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        reply = self.server.reply(self, body)
+        if reply is not None:
+            status, *pieces = reply
+            self.send_response(status)
+            length = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+            self.send_header("Content-Length", str(max(length, self.server.length(self.path))))
+            self.end_headers()
+            with suppress(ConnectionError):  # the client has left
+                for piece in pieces:
+                    if isinstance(piece, bytes):
+                        self.wfile.write(piece)
+                    else:
+                        time.sleep(piece)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def faulty(reply, length=lambda path: 0):
+    there = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
+    there.reply, there.length, there.daemon_threads = reply, length, True
+    threading.Thread(target=there.serve_forever).start()
+    try:
+        yield f"http://127.0.0.1:{there.server_port}"
+    finally:
+        there.shutdown()
+        there.server_close()
+
+
+SLOW = [part for at in range(0, len(FILE), 32_000) for part in (FILE[at : at + 32_000], 0.15)]
+
+
+@pytest.mark.parametrize(
+    ("replies", "said"),
+    [
+        ([[FILE[:1000]]] * 2, "ServerConnectionError http.*no whole one.*"),
+        ([[FILE[:1000]], [FILE]], "whole"),
+        ([[FILE[:1000], 3.0]] * 2, "ServerConnectionError .*silent for 500 ms.*"),
+        ([SLOW], "whole"),
+    ],
+    ids=["breaks off", "breaks off once", "falls silent", "is slow"],
+)
+def test_a_download_is_whole_or_not_there(node, tmp_path, replies, said):
+    left = list(replies)
+
+    def reply(request, _):
+        if "checkpoints" in request.path:
+            return 200, *left.pop(0)
+        return 200, json.dumps([TRAINED] if request.path == "/jobs" else TRAINED).encode()
+
+    with faulty(reply, lambda path: len(FILE) if "checkpoints" in path else 0) as url:
+        answer = node(DOWNLOAD, url)
+    assert re.fullmatch(said, answer), answer
+    model = tmp_path / "trained/model.safetensors"
+    assert model.read_bytes() == FILE if said == "whole" else not model.exists()
+    assert left == []
+
+
+TOKEN = "a-token-of-the-test-1"
+
+
+@asynccontextmanager
+async def running_job(fault, *questions, **config):
+    """A job of a real store. ``fault`` of a path, and how often it was asked, says which status is
+    answered instead, or that the answer is lost; None for neither."""
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=TOKEN)
+    await server.start()
+    asked = Counter()
+
+    def store(method, path, headers, body=b""):
+        url = f"{server.address}{path}"
+        return requests.request(method, url, headers=headers, data=body, timeout=60)
+
+    def answer(path):
+        if path.startswith("/jobs/j/model-token"):
+            return "token"
+        if not path.startswith("/jobs/j") or path.endswith("/queue"):
+            return None
+        rollouts = store("GET", "/v1/agl/rollouts", server.headers).json()["items"]
+        is_over = all(one["status"] in ("succeeded", "failed") for one in rollouts)
+        about = {"port": int(url.rpartition(":")[2]), "token": Tokens(TOKEN).issue("runner")}
+        return {
+            **{"id": "j", "kind": "train", "step": 1, "train_rewards": [], "test_rewards": []},
+            **{"checkpoints": {}, "seconds": 1, "state": "finished" if is_over else "running"},
+            "store": {"server_port": about["port"], "token": about["token"]},
+        }
+
+    def reply(request, body):
+        path = request.path
+        asked[path] += 1
+        found = fault(path, asked[path])
+        if isinstance(found, int):
+            return found, b"{}"
+        if path.startswith("/v1/agl"):
+            said = store(request.command, path, dict(request.headers), body)
+            result = said.status_code, said.content
+        else:
+            result = 200, json.dumps(answer(path)).encode()
+        return None if found == "lost" else result
+
+    with faulty(reply) as url:
+        llm = agl.LLM(endpoint=f"{url}/v1", model="none")
+        await server.add_resources({"llm": llm})
+        for question in questions:
+            limits = agl.RolloutConfig(**config)
+            await server.enqueue_rollout({"question": question}, config=limits)
+        yield server, url
+    await server.stop()
+
+
+async def test_a_claim_whose_answer_was_lost_is_made_once(node):
+    script = 'await new Client().attach("j", () => 1, { workers: 1 }); print(null);'
+
+    def lost(path, number):
+        return "lost" if path.endswith("dequeue") and number == 1 else None
+
+    async with running_job(lost, "1?") as (store, url):
+        await asyncio.to_thread(node, script, url)
+        (rollout,) = await store.query_rollouts()
+    assert (rollout.status, rollout.attempt.sequence_id) == ("succeeded", 1)
+
+
+IGNORES = """
+const agent = (_, { question }) => {
+  if (question === "throws") throw new Error("no");
+  return question === "hangs" ? new Promise(() => {}) : 1;
+};
+await new Client().attach("j", agent, { workers: 1 });
+print(null);
+"""
+
+
+async def test_an_agent_that_ignores_its_limit_holds_no_worker(node):
+    tasks = "hangs", "throws", "answers"
+    async with running_job(lambda *_: None, *tasks, timeout_seconds=0.3005) as (store, url):
+        await asyncio.to_thread(node, IGNORES, url)
+        attempts = [one.attempt for one in await store.query_rollouts()]
+    assert [one.status for one in attempts] == ["timeout", "failed", "succeeded"]
+    assert attempts[0].error.message == "the agent ran longer than 0.3005 s"
+    assert (attempts[1].error.boundary, attempts[1].error.message) == ("agent", "no")
+
+
+LEAVES = """
+const leaving = new AbortController();
+const agent = () => (setTimeout(() => leaving.abort(), 100), new Promise(() => {}));
+const ended = new Client().attach("j", agent, { workers: 1, signal: leaving.signal });
+print(await ended.catch((error) => error.name));
+"""
+
+
+async def test_who_leaves_waits_for_no_agent_and_gives_its_rollouts_back(node):
+    async with running_job(lambda *_: None, "1?") as (store, url):
+        assert await asyncio.to_thread(node, LEAVES, url) == "AbortError"
+        assert [one.status for one in await store.query_rollouts()] == ["requeuing"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/jobs/j?", "agl server users add"),
+        ("/dequeue", "see what else listens there"),
+        ("/model-token", "agl server users add"),
+    ],
+)
+async def test_a_refused_token_is_said_at_once_and_fails_no_rollout(node, path, said):
+    script = """
+    const ended = new Client().attach("j", () => 1, { workers: 1 });
+    print(await ended.catch(({ name, message }) => `${name} ${message}`));
+    """
+    async with running_job(lambda asked, _: 401 if path in asked else None, "1?") as (store, url):
+        answer = await asyncio.to_thread(node, script, url, seconds=20)
+        (rollout,) = await store.query_rollouts()
+    assert answer.startswith("AuthenticationError http://127.0.0.1")
+    assert said in answer
+    assert rollout.status in ("queuing", "requeuing")
 
 
 def test_what_it_recorded_is_imported_and_makes_pairs(compiled, tmp_path):

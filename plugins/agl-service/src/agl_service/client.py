@@ -306,7 +306,7 @@ class Client:
 
     def _follow(self, job_id: str, workers: Workers | None) -> dict[str, Any]:
         """The job at its end; the workers run its agent meanwhile."""
-        where = f"/jobs/{job_id}{'?works=1' if workers else ''}"
+        where = f"/jobs/{job_id}{'?has_workers=1' if workers else ''}"
         job, said, answered = self._ask("GET", where), "", time.monotonic()
         try:
             with Bar(job["kind"], job["steps"], reward="") as bar:

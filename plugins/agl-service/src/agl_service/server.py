@@ -92,7 +92,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
     def begin(user: User, asked: _Job) -> dict[str, Any]:
         request = sha256(asked.model_dump_json().encode()).hexdigest()
         if (known := jobs.made_by(user, asked.id, request)) is not None:
-            return job_view(known, works=True)
+            return job_view(known, has_workers=True)
         if exceeded := jobs.exceeded_quota(user):
             raise ConfigError(exceeded)
         data = files.data_of(jobs.folder / user, asked.data)
@@ -127,17 +127,17 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         if asked.checkpoint is not None:
             options["model"] = str(jobs.folder_of(job) / "model")
             _link(checkpoint_of(user, *asked.checkpoint.split("/", 1)), Path(options["model"]))
-        return job_view(jobs.add(job, config), works=True)
+        return job_view(jobs.add(job, config), has_workers=True)
 
     @api.get("/jobs")
     def list_jobs(user: User) -> list[dict[str, Any]]:
         return [job_view(job) for job in jobs.all(user)]
 
     @api.get("/jobs/{job_id}")
-    def get(user: User, job_id: str, works: bool = False) -> dict[str, Any]:
-        if works:
+    def get(user: User, job_id: str, has_workers: bool = False) -> dict[str, Any]:
+        if has_workers:
             jobs.note_seen(jobs.get(user, job_id))
-        return job_view(jobs.get(user, job_id), works=works)
+        return job_view(jobs.get(user, job_id), has_workers=has_workers)
 
     @api.post("/jobs/{job_id}/stop")
     def stop(user: User, job_id: str) -> None:
@@ -176,7 +176,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             raise ConfigError(f"job {job_id!r} has no trajectories yet: {ended.stderr.strip()}")
         return FileResponse(out, background=BackgroundTask(out.unlink))
 
-    def job_view(job: Job, *, works: bool = False) -> dict[str, Any]:
+    def job_view(job: Job, *, has_workers: bool = False) -> dict[str, Any]:
         """What a user sees of a job; who works for it, its store and a token, too."""
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
         metrics, checkpoints = metrics_of(run), _checkpoints(run)
@@ -203,7 +203,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             "run": (known_run(run) or ("",))[0],
             "evaluation": evaluation,
             "checkpoint": job.checkpoint or "base",
-            **({"store": store} if works else {}),
+            **({"store": store} if has_workers else {}),
         }
 
     def checkpoint_of(user: str, job_id: str, name: str = "") -> Path:
