@@ -1,13 +1,12 @@
 """The client of a training server."""
 
-import math
 import os
 import re
 import secrets
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,46 +32,12 @@ from agl_service.errors import (
     ServerConnectionError,
     TrainingError,
 )
+from agl_service.results import EvalResult, TrainingResult, evaluation_of, training_of
 from agl_service.runtime import air, runtime_config
 from agl_service.trajectories import Trajectory, read_trajectories
 from agl_service.workers import Agent, Workers
 
 POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a training came to."""
-
-    final_reward: float
-    """Mean reward of the last update that has one."""
-    train_rewards: list[float]
-    """Mean reward of each update; NaN where no rollout had one."""
-    test_rewards: list[float]
-    """Mean reward of each evaluation, the first before training."""
-    checkpoints: list[str]
-    """For ``download_model``; folders if there was a ``checkpoint_dir``."""
-    total_steps: int
-    total_time: float
-    """Seconds of updates, over all starts of the job."""
-    job: str
-    """Its id."""
-    run: str
-    """The id of its run, in the store of the job."""
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """What an evaluation came to."""
-
-    mean_reward: float
-    rewards: list[float]
-    """Of rollouts that succeeded, in the order of the tasks."""
-    failures: dict[str, int]
-    """Cause -> how many rollouts failed by it."""
-    checkpoint: str
-    """What was evaluated."""
-    job: str
 
 
 class Client:
@@ -168,7 +133,7 @@ class Client:
             "eval_interval": eval_interval,
             "air": runtime_config().air_enabled and bool(air.rules),
         }
-        result = _training_of(self._follow(self._begin("train", data_id, **options), workers))
+        result = training_of(self._follow(self._begin("train", data_id, **options), workers))
         if checkpoint_dir is None:
             return result
         folders = {name: str(Path(checkpoint_dir, Path(name).name)) for name in result.checkpoints}
@@ -187,7 +152,7 @@ class Client:
         if workers:
             self._ask("POST", f"/jobs/{job}/queue")
         found = self._follow(job, workers)
-        return _training_of(found) if found["kind"] == "train" else _evaluation_of(found)
+        return training_of(found) if found["kind"] == "train" else evaluation_of(found)
 
     def evaluate(
         self,
@@ -212,7 +177,7 @@ class Client:
             checkpoint = "latest" if any(job["checkpoints"] for job in self.jobs()) else "base"
         name = None if checkpoint == "base" else "/".join(self._checkpoint(checkpoint)[:2])
         job = self._begin("evaluate", data, checkpoint=name)
-        return _evaluation_of(self._follow(job, workers))
+        return evaluation_of(self._follow(job, workers))
 
     def download_model(
         self, output_dir: str, checkpoint: str = "latest", format: str = "huggingface"
@@ -380,35 +345,6 @@ class Client:
         kinds: dict[type[AglError], type[AglError]]
         kinds = {DatasetError: DataUploadError, UnknownRecordError: TrainingError}
         raise kinds.get(type(error), InvalidConfigError)(str(error))
-
-
-def _training_of(job: dict[str, Any]) -> TrainingResult:
-    train, test = (
-        [math.nan if one is None else one for one in job[f"{which}_rewards"]]
-        for which in ("train", "test")
-    )
-    return TrainingResult(
-        final_reward=next((one for one in reversed(train) if not math.isnan(one)), math.nan),
-        train_rewards=train,
-        test_rewards=test,
-        checkpoints=[f"{job['id']}/{name}" for name in job["checkpoints"]],
-        total_steps=job["step"],
-        total_time=job["seconds"],
-        job=job["id"],
-        run=job["run"],
-    )
-
-
-def _evaluation_of(job: dict[str, Any]) -> EvalResult:
-    found = job["evaluation"]
-    rewards = [reward for task in found["tasks"] for reward in task["rewards"]]
-    return EvalResult(
-        found["metrics"].get("reward/mean", math.nan),
-        rewards,
-        found["failures"],
-        job["checkpoint"],
-        job["id"],
-    )
 
 
 @contextmanager
