@@ -72,48 +72,46 @@ class RunSource(Record):
     """Where it is: a file, absolute, or the address of a server."""
 
 
-class RunStart(Record):
-    """What is needed to begin a run, or its next generation."""
+class _About(Record):
+    """What a start says of its run, and the run keeps."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    run_id: RunId
     algorithm: str
     seed: int | None = None
     config: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Options by name, without secrets."""
     code: RunCode = RunCode()
     folder: str | None = None
-    """Where it writes, absolute, on ``host``."""
+    """Where it writes, absolute, on the ``host`` of its last start."""
     datasets: dict[str, DatasetDigest] = Field(default_factory=dict[str, DatasetDigest])
     """``train`` and ``val``, where they are given."""
+    derived_from: RunSource | None = None
+    """None where its rollouts are its own."""
+
+
+class RunStart(_About):
+    """What is needed to begin a run, or its next generation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    run_id: RunId
     pid: int | None = None
     host: str | None = None
     differences: list[str] = Field(default_factory=list[str])
     """What is not as in the start before."""
     begun_before: int = Field(default=0, ge=0)
     """So many starts its folder knows of; the store may know of fewer."""
-    derived_from: RunSource | None = None
     key: str = ""
     """Unique name of this start, for who may have to ask twice: it is not begun again."""
 
 
-class Run(Record):
+class Run(_About):
     """A run, as its last start had it."""
 
     run_id: str
-    algorithm: str
     status: RunStatus = "running"
     create_time: float
-    folder: str | None = None
-    seed: int | None = None
-    config: dict[str, Any] = Field(default_factory=dict[str, Any])
-    code: RunCode = RunCode()
-    datasets: dict[str, DatasetDigest] = Field(default_factory=dict[str, DatasetDigest])
     generations: list[RunGeneration] = Field(default_factory=list[RunGeneration])
     """Oldest first."""
-    derived_from: RunSource | None = None
-    """None where its rollouts are its own."""
     problem: str = ""
     """Why the record cannot be read; what is not given is missing then."""
 
@@ -142,15 +140,9 @@ def begin(before: Run | None, start: RunStart, now: float) -> Run:
     dead = [each if each.outcome else each.changed(outcome="died") for each in old]
     return Run(
         run_id=start.run_id,
-        algorithm=start.algorithm,
         create_time=now if before is None else before.create_time,
-        folder=start.folder,
-        seed=start.seed,
-        config=start.config,
-        code=start.code,
-        datasets=start.datasets,
         generations=[*dead, begun],
-        derived_from=start.derived_from,
+        **{name: getattr(start, name) for name in _About.model_fields},
     )
 
 
