@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 from agentlightning._v01.tasks import TaskAgent, queue_task, report_on, resources_of
@@ -11,6 +12,7 @@ from agentlightning.types.core import RolloutLegacy, Task
 from agl import InMemoryLightningStore, LitAgent, LitAgentRunner, ResourcesUpdate, Tracer
 
 
+@dataclass(eq=False)
 class LegacyAgentRunner:
     """Runs an agent on the tasks of a server of 0.1, in this process.
 
@@ -23,21 +25,12 @@ class LegacyAgentRunner:
         max_tasks: ``iter`` ends after so many; None for never.
     """
 
-    def __init__(
-        self,
-        agent: LitAgent[Any],
-        client: AgentLightningClient,
-        tracer: Tracer,
-        triplet_exporter: Any,
-        worker_id: int | None = None,
-        max_tasks: int | None = None,
-    ) -> None:
-        self.agent = agent
-        self.client = client
-        self.tracer = tracer
-        self.triplet_exporter = triplet_exporter
-        self.worker_id = worker_id
-        self.max_tasks = max_tasks
+    agent: LitAgent[Any]
+    client: AgentLightningClient
+    tracer: Tracer
+    triplet_exporter: Any
+    worker_id: int | None = None
+    max_tasks: int | None = None
 
     def run(self) -> bool:
         """Do one task; whether there was one."""
