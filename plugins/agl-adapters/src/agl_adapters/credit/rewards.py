@@ -74,14 +74,11 @@ def unordered(spans: Sequence[Span]) -> Credit | None:
     """The credit of each call where it is not known which one a reward followed; else None."""
     for reward in rewards_of(spans):
         span = reward.span
-        if reward.problem is None and span.attributes.get(Key.UNORDERED) and not _links(span):
+        is_unordered = reward.problem is None and span.attributes.get(Key.UNORDERED)
+        if is_unordered and not extract_links_from_attributes(span.attributes):
             because = f"it is not known which call the reward of span {span.span_id} followed"
             return Credit(reward=None, reason="unordered_reward", because=because)
     return None
-
-
-def _links(span: Span) -> bool:
-    return bool(extract_links_from_attributes(span.attributes))
 
 
 def call_of(
