@@ -109,7 +109,7 @@ class PolicyTraining(LearnerOptions, OnlineTraining):
 
     def __post_init__(self) -> None:
         OnlineTraining.__post_init__(self)  # the other base's would name itself in errors
-        self.weighing.check_copies(self.title, group_size=self.group_size)
+        self.check_copies(self.title, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self.server.type, self.deterministic, self.max_staleness)
         self._sampling_copy: Any = None
