@@ -92,17 +92,15 @@ def image_urls(messages: Sequence[Mapping[str, Any]]) -> list[str]:
         part for one in contents if isinstance(one, list) for part in cast(Any, one)
     ]
     return [
-        _text(part, "image_url", "url")
+        _address(cast(Any, part).get("image_url"))
         for part in parts
         if isinstance(part, Mapping) and cast(Any, part).get("type") == "image_url"
     ]
 
 
-def _text(found: Any, *path: str) -> str:
-    """The text that lies there; "" where there is none."""
-    for name in path:
-        found = cast(Any, found).get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else ""
+def _address(image: Any) -> str:
+    url = cast(Any, image).get("url") if isinstance(image, Mapping) else image
+    return url if isinstance(url, str) else ""
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
+from agl_records.row_builder import image_urls
 from agl_records.training_data import ModelCall
 from agl_ui.images import Image, image_of
 from agl_ui.token_texts import Texts
@@ -177,9 +178,8 @@ def said(message: dict[str, Any], raw: str) -> Said:
     """A message, cut to what a page bears."""
     content: Any = message.get("content") or message.get("refusal") or ""
     text = text_of(content) if content else ""
-    found = [
-        image_of(url, f"{raw}&image={number}") for number, url in enumerate(image_urls(message))
-    ]
+    urls = enumerate(image_urls([message]))
+    found = [image_of(url, f"{raw}&image={number}") for number, url in urls if url]
     return Said(
         str(message.get("role") or "?"),
         text[:MOST_CHARACTERS],
@@ -188,15 +188,3 @@ def said(message: dict[str, Any], raw: str) -> Said:
         found[:MOST_PARTS],
         [one[:MOST_CHARACTERS] for one in tool_calls(message)[:MOST_PARTS]],
     )
-
-
-def image_urls(message: Mapping[str, Any]) -> list[str]:
-    """The addresses of a message's images, in order."""
-    content: Any = message.get("content")
-    urls: list[str] = []
-    for part in cast("list[Any]", content) if isinstance(content, list) else []:
-        given: Any = cast("dict[str, Any]", part).get("image_url") if isinstance(part, dict) else 0
-        url: Any = cast("dict[str, Any]", given).get("url") if isinstance(given, dict) else given
-        if isinstance(url, str):
-            urls.append(url)
-    return urls

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from agl.errors import ConfigError
 from agl.types import Attempt, Span
 from agl_records.calls.reader import recorded_parts
+from agl_records.row_builder import image_urls
 from agl_records.training_data import ModelCall
 from agl_records.types import EXCLUSION_REASONS
 from agl_runs.user_code import place_of
@@ -25,7 +26,6 @@ from agl_ui.pages.conversation import (
     MOST_CHARACTERS,
     MOST_TOKENS,
     MOST_TURNS,
-    image_urls,
     turns_of,
 )
 from agl_ui.pages.page import Page, whole_number
@@ -236,7 +236,7 @@ async def raw(request: Request, source: DataSource) -> Page:
 
 
 def _image(shown: Shown, call: ModelCall | None, which: str, number: int) -> Response:
-    urls = image_urls(_message(shown, call, which))
+    urls = image_urls([_message(shown, call, which)])
     if number >= len(urls):
         raise ConfigError(f"rollout {shown.rollout.rollout_id!r} has no such image")
     try:
