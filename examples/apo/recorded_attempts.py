@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from openai import OpenAI
@@ -59,8 +60,14 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--model", default="gpt-5-mini")
     parser.add_argument("--edits", type=int, default=3)
+    parser.add_argument("--output", type=Path, help="a file for the first of the proposals")
     options = parser.parse_args()
     by_prompt = read(options.file)
+    if not by_prompt:
+        raise SystemExit(
+            f"{options.file}: no attempt has a reward and a system message, which is the prompt; "
+            "record the prompt as the message of role 'system'"
+        )
     means = {
         prompt: statistics.fmean(one["reward"] for one in attempts)
         for prompt, attempts in by_prompt.items()
@@ -79,7 +86,10 @@ def main() -> None:
     for number in range(options.edits):
         sample = [*ranked[number : number + 4], *ranked[-2:]]
         critique = ask(CRITIQUE.format(prompt=best, attempts=shown(sample)))
-        print(f"\nproposed, never run:\n{ask(EDIT.format(prompt=best, critique=critique))}")
+        proposal = ask(EDIT.format(prompt=best, critique=critique))
+        print(f"\nproposed, never run:\n{proposal}")
+        if options.output and number == 0:
+            options.output.write_text(proposal, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests import fork_server
-from tests.interpreter import AGL, started
+from tests.interpreter import AGL, python, started
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -182,6 +182,11 @@ def test_prompts_are_proposed_from_recorded_attempts_alone(tmp_path: Path) -> No
         text = body["messages"][0]["content"]
         return "Answer in French." if "Critique:\nIt is curt." in text else "It is curt."
 
+    silent = tmp_path / "silent.jsonl"
+    silent.write_text(json.dumps({"messages": [{"role": "user", "content": "Hi"}], "reward": 1}))
+    refused = python(EXAMPLE / "recorded_attempts.py", silent)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "record the prompt as the message of role 'system'" in refused.stderr
     with EchoLLM(model) as llm:
         output = run("recorded_attempts.py", str(file), "--edits", "1", llm=llm, cwd=tmp_path)
     assert output.splitlines() == [

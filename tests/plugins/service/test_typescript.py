@@ -1,6 +1,7 @@
 """The client in TypeScript, compiled and run by Node."""
 
 import asyncio
+import itertools
 import json
 import os
 import re
@@ -15,12 +16,16 @@ from subprocess import run
 
 import pytest
 import requests
-from tests.interpreter import AGL, python
+from tests import fork_server
 
 import agl
+from agl.cli import cli
 from agl_http.tokens import Tokens
+from agl_testing.echo_llm import EchoLLM
 
-CLIENT = Path(__file__).parents[3] / "clients/typescript"
+ROOT = Path(__file__).parents[3]
+CLIENT = ROOT / "clients/typescript"
+RECORDED_ATTEMPTS = ROOT / "examples/apo/recorded_attempts.py"
 
 TRAIN = """
 import { readFileSync } from "node:fs";
@@ -289,9 +294,49 @@ async def test_a_refused_token_is_said_at_once_and_fails_no_rollout(node, path, 
     assert rollout.status in ("queuing", "requeuing")
 
 
-def test_what_it_recorded_is_imported_and_makes_pairs(compiled, tmp_path):
-    about = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
-    run(["node", str(compiled / "example/coach.js")], **about)
-    python(*AGL, "import", "lessons.jsonl", "--path", "lessons.db", **about)
-    pairs = python(*AGL, "export", "--as", "dpo", "--path", "lessons.db", **about).stdout
-    assert json.loads(pairs)["chosen"][0]["content"] == "Breathe out, then lift."
+GOOD, BAD = "Breathe out, then lift.", "Just lift."
+HINT = "Say how to breathe."
+
+
+def test_a_coach_is_recorded_rewarded_imported_and_its_prompt_optimised(
+    compiled, tmp_path, monkeypatch
+):
+    answers, critiques = itertools.cycle([BAD, GOOD]), []
+
+    def model(body):
+        first = body["messages"][0]["content"]
+        if body["model"] == "coach":
+            return GOOD if HINT in first else next(answers)
+        if not first.startswith("An agent was told"):
+            return f"You are a coach. {HINT}"
+        critiques.append(first)
+        return "It does not ask for the breath."
+
+    def learn() -> str:
+        """What the README has people run; what its last command prints."""
+        run(["node", str(compiled / "example/coach.js")], check=True)
+        for words in (
+            ("import", "lessons.jsonl"),
+            ("export", "--as", "dpo", "-o", "pairs.jsonl"),
+            ("export", "--as", "messages", "-o", "messages.jsonl"),
+        ):
+            cli.main([*words, "--path", "lessons.db"], standalone_mode=False)
+        words = "messages.jsonl", "--edits", "1", "--output", "coach-prompt.txt"
+        ended = fork_server.run([RECORDED_ATTEMPTS, *words], env=dict(os.environ), cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    monkeypatch.chdir(tmp_path)
+    with EchoLLM(model) as llm:
+        for name, value in (("BASE_URL", llm.url), ("API_KEY", "none")):
+            monkeypatch.setenv(f"OPENAI_{name}", value)
+        monkeypatch.setenv("COACH_MODEL", "coach")
+        assert "0.600 over 4 attempts: 'You are a coach. Answer in one sentence.'" in learn()
+        assert Path("coach-prompt.txt").read_text() == f"You are a coach. {HINT}"
+        assert f"reward 0.3\nuser: How do I lift a heavy box?\nassistant: {BAD}" in critiques[0]
+        pairs = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
+        assert [one["chosen"][0]["content"] for one in pairs] == [GOOD] * 2
+        assert [one["rejected"][0]["content"] for one in pairs] == [BAD] * 2
+        ranked = learn().splitlines()
+    assert ranked[0] == f"0.900 over 4 attempts: 'You are a coach. {HINT}'"
+    assert ranked[1].startswith("0.600 over 4 attempts: 'You are a coach. Answer")
