@@ -661,11 +661,11 @@ def docs(session: nox.Session) -> None:
 def typescript(session: nox.Session) -> None:
     """The client in TypeScript, compiled, against a real training server; needs Node and npm."""
     needs = ("agl-inspect", "agl-service[server]", "agl-torch[model]", "agl-gateway")
-    install(session, TORCH, CORE, *needs, *TEST_TOOLS[:3])
+    install(session, TORCH, CORE, *needs, *TEST_TOOLS[:3], OPENAI)
     with session.chdir("clients/typescript"):
         session.run("npm", "install", "--no-audit", "--no-fund", external=True)
-    file = "tests/plugins/service/test_typescript.py"
-    session.run("pytest", "-W", "default", file, "-m", "nightly or not nightly", env=QUIET)
+    files = [f"tests/plugins/service/test_{name}.py" for name in ("typescript", "seed_typescript")]
+    session.run("pytest", "-W", "default", *files, "-m", "nightly or not nightly", env=QUIET)
 
 
 @nox.session

@@ -57,7 +57,9 @@ def compiled(tmp_path_factory):
         pytest.skip("needs npm install in clients/typescript")
     out = tmp_path_factory.mktemp("dist")
     run(["npx", "tsc", "--outDir", out], cwd=CLIENT, check=True)
-    (out / "package.json").write_text('{"type": "module"}')
+    package = json.loads((CLIENT / "package.json").read_text())
+    places = {name: package[name].removeprefix("dist/") for name in ("main", "types")}
+    (out / "package.json").write_text(json.dumps({"type": "module", **places}))
     return out
 
 
