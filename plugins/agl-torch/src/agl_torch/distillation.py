@@ -30,7 +30,9 @@ from agl.errors import ConfigError
 from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.trainer.options import Credit
+from agl_runs.options import pick_options
 from agl_torch.models import load_model, resolve_dtype
+from agl_torch.options import LearnerOptions
 from agl_torch.policy import PolicyTraining
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class Distillation(PolicyTraining):
         """How much likelier the teacher finds each token."""
         from agl_torch.batch import logprob_differences
 
-        gaps = logprob_differences(self._teacher, rows, self)
+        gaps = logprob_differences(self._teacher, rows, pick_options(LearnerOptions, self))
         self._gaps = [gap for of_row in gaps for gap in of_row]
         return Foreseen([[-gap for gap in of_row] for of_row in gaps], gamma=self.gamma)
 

@@ -211,7 +211,7 @@ class Memory(Group):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LearnerOptions:
-    """What ``Learner`` is told; ``PolicyTraining``, which has the same options, explains them."""
+    """What ``Learner`` is told; see ``PolicyTraining``, which is told the same."""
 
     epochs: Count = 1
     minibatch_rows: Count | None = None

@@ -21,13 +21,26 @@ from agl_learning.collect.step_metrics import version_lag
 from agl_learning.garbage import without_collections
 from agl_learning.run.checkpoint import home_of, making
 from agl_learning.trainer.online import OnlineTraining
+from agl_learning.trainer.options import Lora
 from agl_models.processes.engines import ENGINES, EngineServer, check_server
 from agl_models.versions import MODEL_NAME, Served, Version
 from agl_records.training_data import TrainedModel
-from agl_runs.options import Count, check_place, pick_options
+from agl_runs.options import AboveZero, Count, NotNegative, check_place, pick_options
 from agl_torch.models import use_deterministic_algorithms
 from agl_torch.option_names import explain
-from agl_torch.options import Clip, LearnerOptions, Loss, Server, check_learner
+from agl_torch.options import (
+    KL,
+    Clip,
+    Dtype,
+    LearnerOptions,
+    Loss,
+    Memory,
+    Optimizer,
+    SamplingCorrection,
+    Schedule,
+    Server,
+    check_learner,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +57,7 @@ REFERENCE = "reference"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PolicyTraining(LearnerOptions, OnlineTraining):
+class PolicyTraining(OnlineTraining):
     """What the algorithms of this package share.
 
     The model is served on an OpenAI-compatible address by this process and trained in place; the
@@ -90,11 +103,23 @@ class PolicyTraining(LearnerOptions, OnlineTraining):
 
     model: Any = field(kw_only=False)
     tokenizer: Any = field(default=None, kw_only=False)
+    temperature: AboveZero = 1.0
     device: str | None = None
     torch_threads: Count | None = None
     server: Server = Server()
+    epochs: Count = 1
+    minibatch_rows: Count | None = None
+    memory: Memory = Memory()
     loss: Loss = Loss()
     clip: Clip = Clip()
+    learning_rate: NotNegative = 1e-6
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    entropy_bonus: NotNegative = 0.0
+    kl: KL = KL()
+    sampling_correction: SamplingCorrection = SamplingCorrection()
+    dtype: Dtype = "auto"
+    lora: Lora | None = None
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         for option in options:
@@ -108,8 +133,8 @@ class PolicyTraining(LearnerOptions, OnlineTraining):
         return explain(cls, option)
 
     def __post_init__(self) -> None:
-        OnlineTraining.__post_init__(self)  # the other base's would name itself in errors
-        self.check_copies(self.title, group_size=self.group_size)
+        super().__post_init__()
+        self.weighing.check_copies(self.title, group_size=self.group_size)
         check_learner(self.title, self)
         check_server(self.title, self.server.type, self.deterministic, self.max_staleness)
         self._sampling_copy: Any = None

@@ -30,7 +30,7 @@ from agl_learning.collect.step_metrics import Usable, usable_rows
 from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
-from agl_runs.options import Count, check_options
+from agl_runs.options import check_options
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -41,12 +41,12 @@ class WeighingOptions:
         estimator: What an advantage is.
         overlong: What long answers cost. To train no answer that was cut off, give the adapter:
             ``{type: rows, truncated: mask}``.
-        max_tokens: Of one answer, where the agent sets no limit.
+        max_tokens: Of one answer.
     """
 
     estimator: Estimator = Estimator()
     overlong: Overlong = Overlong()
-    max_tokens: Count | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         check_options("WeighingOptions", self)

@@ -14,8 +14,14 @@ from annotated_types import Ge
 
 from agl.types import Dataset
 from agl.utils.checks import check_choice
-from agl_learning.advantages.estimator_option import Foreseen
-from agl_learning.advantages.weighing import Weighed, WeighingOptions, check_weighing, weigh
+from agl_learning.advantages.estimator_option import Estimator, Foreseen
+from agl_learning.advantages.overlong_penalty import Overlong
+from agl_learning.advantages.weighing import (
+    Weighed,
+    WeighingOptions,
+    check_weighing,
+    weigh,
+)
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics, version_lag
 from agl_learning.collect.task_order import Tasks
@@ -41,7 +47,7 @@ from agl_learning.trainer.source import (
 from agl_models.versions import WHOLE_SOFTMAX, Version
 from agl_records.training_data import TrainingRow
 from agl_records.types import EXCLUSION_REASONS, ExclusionReason
-from agl_runs.options import AboveZero, Count, absolute
+from agl_runs.options import AboveZero, Count, absolute, pick_options
 
 Updated = Mapping[str, float] | tuple[Mapping[str, float], Sequence[Weighed]]
 """What an update says: its metrics, and perhaps which rows it used."""
@@ -50,7 +56,7 @@ logger = logging.getLogger("agl.learning")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OnlineTraining(WeighingOptions, Training):
+class OnlineTraining(Training):
     """Roll out, weigh against the siblings, update, again; the base of ``GRPO``.
 
     A subclass gives ``load``, ``serve``, ``update`` and ``save``; it may use ``weights_version``.
@@ -97,12 +103,14 @@ class OnlineTraining(WeighingOptions, Training):
     max_refills: Annotated[int, Ge(0)] = 0
     max_staleness: Annotated[int, Ge(0)] = 0
     temperature: AboveZero = 1.0
+    estimator: Estimator = Estimator()
+    overlong: Overlong = Overlong()
     stopping: Stopping = Stopping()
     checkpoints: Checkpoints = Checkpoints()
     resume_from: str | None = None
 
     def __post_init__(self) -> None:
-        Training.__post_init__(self)  # the other base's would name itself in errors
+        super().__post_init__()
         check_weighing(self.title, self)
         check_choice(self.title, [*EXCLUSION_REASONS], why_unused=self.why_unused[0])
         check_source(self.title, self)
@@ -161,7 +169,12 @@ class OnlineTraining(WeighingOptions, Training):
         """
         if self.max_staleness:
             self._lags = reject_stale(collected, self.weights_version, self.max_staleness)
-        return weigh(collected, self, self.foresee, is_whole=self.trains_whole_rows)
+        return weigh(collected, self.weighing, self.foresee, is_whole=self.trains_whole_rows)
+
+    @property
+    def weighing(self) -> WeighingOptions:
+        """How rewards become advantages."""
+        return pick_options(WeighingOptions, self)
 
     def estimator_of(self, model: str) -> str:
         """The name of what makes advantages of a model's calls; "" is the one model."""
@@ -316,6 +329,14 @@ class OnlineTraining(WeighingOptions, Training):
 
     async def check_end(self) -> None:
         await self._ending.check_end()
+
+    def is_solved(self, collected: Collected) -> bool:
+        """Whether equal rewards are all that kept what was collected from being trained."""
+        return self.weighing.is_solved(collected)
+
+    def is_a_draw(self, collected: Collected) -> bool:
+        """Whether rewards differ, and still nothing has an advantage; no sign of anything."""
+        return self.weighing.is_a_draw(collected)
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
         """Warn, once, where an update says that what sampling recorded is not the model's."""
