@@ -74,13 +74,8 @@ def extend(row: TrainingRow, call: ModelCall, credit: Credit) -> None:
     start = len(row.token_ids) + len(given)
     row.token_ids.extend(given + sampled)
     row.logprobs.extend([0.0] * len(given) + (call.response_logprobs or []))
-    row.call_ids.append(call.call_id)
     row.call_ranges.append((start, start + len(sampled)))
-    row.credits.append(credit)
-    row.model_versions.append(call.model_version)
-    row.finish_reasons.append(call.finish_reason)
-    row.tool_problems.append((call.tool_problem or (None,))[0])
-    row.constrained.append(call.is_constrained)
+    row.note(call, credit)
     row.images = image_urls(call.messages)
 
 

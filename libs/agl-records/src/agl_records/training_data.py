@@ -236,6 +236,15 @@ class TrainingRow(BaseModel):
         rewards = [credit.reward for credit in self.credits if credit.reward is not None]
         return sum(rewards) / len(rewards) if rewards else None
 
+    def note(self, call: ModelCall, credit: Credit) -> None:
+        """Add what is said of each call (``PER_CALL``) of one more."""
+        self.call_ids.append(call.call_id)
+        self.credits.append(credit)
+        self.model_versions.append(call.model_version)
+        self.finish_reasons.append(call.finish_reason)
+        self.tool_problems.append((call.tool_problem or (None,))[0])
+        self.constrained.append(call.is_constrained)
+
     def only(self, numbers: Collection[int]) -> "TrainingRow":
         """The row with these of its calls (from 0); what the others sampled counts as given."""
         if len(numbers) == len(self.call_ids):

@@ -99,32 +99,22 @@ class TraceToChats(TraceToRows):
             for row in rows
             if isinstance(row, ChatRow) and _continues(messages[:-1], row.messages)
         ]
-        if begun:
-            previous = max(begun, key=lambda row: len(row.messages))
-            previous.messages, previous.tools = messages, tools
-            previous.answers.append(len(messages) - 1)
-            previous.call_ids.append(call.call_id)
-            previous.credits.append(credit)
-            previous.model_versions.append(call.model_version)
-            previous.finish_reasons.append(call.finish_reason)
-            previous.tool_problems.append((call.tool_problem or (None,))[0])
-            return None
-        return ChatRow(
+        row = max(begun, key=lambda row: len(row.messages), default=None) or ChatRow(
             rollout_id=call.rollout_id,
             attempt_id=call.attempt_id,
             agent_name=call.agent_name,
             token_ids=[],
             logprobs=[],
-            call_ids=[call.call_id],
+            call_ids=[],
             call_ranges=[],
-            credits=[credit],
-            model_versions=[call.model_version],
-            finish_reasons=[call.finish_reason],
-            tool_problems=[(call.tool_problem or (None,))[0]],
-            messages=messages,
-            tools=tools,
-            answers=[len(messages) - 1],
+            credits=[],
+            messages=[],
+            answers=[],
         )
+        row.messages, row.tools = messages, tools
+        row.answers.append(len(messages) - 1)
+        row.note(call, credit)
+        return None if begun else row
 
 
 def _continues(prompt: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]) -> bool:
