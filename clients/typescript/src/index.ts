@@ -4,6 +4,7 @@ import { createHash, randomUUID } from "node:crypto";
 import { createWriteStream } from "node:fs";
 import { mkdir, rename } from "node:fs/promises";
 import { join } from "node:path";
+import { json } from "node:stream/consumers";
 import { pipeline } from "node:stream/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -257,11 +258,10 @@ export class Client {
     try {
       for (;;) {
         try {
-          const job = await this.http.request<FullJob>("GET", path, { signal: options.signal });
+          const job = (await json(this.http.stream("GET", path, { signal: options.signal }))) as FullJob;
           answeredAt = Date.now();
-          const progress = `${job.state} ${job.step}`;
-          if (progress !== reported) options.onProgress?.(job);
-          reported = progress;
+          if (reported !== `${job.state} ${job.step}`) options.onProgress?.(job);
+          reported = `${job.state} ${job.step}`;
           if (job.state === "finished") return job;
           if (["failed", "stopped", "damaged"].includes(job.state)) {
             throw new TrainingError(`job ${jobId} ${job.state}: ${job.error}`);

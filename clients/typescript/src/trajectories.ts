@@ -44,8 +44,8 @@ export async function* readTrajectories(bytes: AsyncIterable<Uint8Array>): Async
 
 function trajectoryOf(taskId: string, calls: ExportedCall[]): Trajectory {
   const transitions = calls.map(transitionOf);
-  const totalReward = transitions.reduce((sum, { reward }) => sum + reward, 0);
-  return { taskId, transitions, totalReward, metadata: { numSteps: calls.length } };
+  const total = transitions.reduce((sum, { reward }) => sum + reward, 0);
+  return { taskId, transitions, totalReward: total, metadata: { numSteps: calls.length } };
 }
 
 function transitionOf({ prompt, completion: [answer], reward, provenance }: ExportedCall): Transition {

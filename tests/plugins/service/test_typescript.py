@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import run
@@ -21,6 +22,7 @@ from tests import fork_server
 import agl
 from agl.cli import cli
 from agl_http.tokens import Tokens
+from agl_service.trajectories import read_trajectories
 from agl_testing.echo_llm import EchoLLM
 
 ROOT = Path(__file__).parents[3]
@@ -177,11 +179,93 @@ def test_a_download_is_whole_or_not_there(node, tmp_path, replies, said):
     assert left == []
 
 
+CHECKPOINTS = """
+const client = new Client();
+const said = [];
+for (const name of ["latest", "best", "checkpoints/old/step-1", "j/step-4", "j/step-9"]) {
+  const ended = client.downloadModel(name.replaceAll("/", " "), name);
+  said.push(await ended.catch(({ message }) => message));
+}
+print(said);
+"""
+
+
+def test_a_checkpoint_has_the_names_that_it_has_in_python(node, tmp_path):
+    def job(name, *steps):
+        there = {f"step-{step:06d}": ["config.json"] for step in steps}
+        return {"id": name, "best": "step-000002" if 2 in steps else "", "checkpoints": there}
+
+    def reply(request, _):
+        if "checkpoints" in request.path:
+            return 200, request.path.encode()
+        return 200, json.dumps([job("old", 1), job("j", 2, 4), job("new")]).encode()
+
+    with faulty(reply) as url:
+        *_, said = node(CHECKPOINTS, url)
+    read = {one.parent.name: one.read_text() for one in tmp_path.rglob("config.json")}
+    assert read == {
+        "latest": "/jobs/j/checkpoints/step-000004/config.json",
+        "best": "/jobs/j/checkpoints/step-000002/config.json",
+        "checkpoints old step-1": "/jobs/old/checkpoints/step-000001/config.json",
+        "j step-4": "/jobs/j/checkpoints/step-000004/config.json",
+    }
+    assert said.startswith("no checkpoint j/step-9; there are: old/step-000001, j/step-000002")
+
+
+TRAJECTORIES = """
+const trajectories = [];
+for await (const one of new Client().trajectories("j")) trajectories.push(one);
+print(trajectories);
+"""
+
+
+def test_trajectories_are_those_of_python(node):
+    def call(rollout_id, prompt, answer, reward):
+        about = {"rollout_id": rollout_id, "span_id": "s"}
+        return {"prompt": prompt, "completion": [answer], "reward": reward, "provenance": about}
+
+    asked = {"role": "user", "content": "Wo ist die Tür? \u2028"}
+    tool = {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}
+    calls = [
+        call("a", [asked], tool, None),
+        call("a", [asked, tool], {"role": "assistant", "content": "Da."}, 0.5),
+        call("b", [asked], {"role": "assistant", "content": "Dort."}, 1.0),
+    ]
+    lines = [json.dumps(one, ensure_ascii=False).encode() for one in calls]
+    body = b"".join(b"%s\n" % line for line in lines)
+    pieces = [part for byte in body for part in (bytes([byte]), 0.0)]  # each in a piece of its own
+    with faulty(lambda *_: (200, *pieces)) as url:
+        found = node(TRAJECTORIES, url)
+
+    def camel(value):
+        if isinstance(value, dict):
+            names = {"task_id", "total_reward", "num_steps"}
+            return {
+                re.sub("_(.)", lambda at: at[1].upper(), name)
+                if name in names or (name == "tool_calls" and "provenance" in value)
+                else name: camel(one)
+                for name, one in value.items()
+            }
+        return [camel(one) for one in value] if isinstance(value, list) else value
+
+    assert found == [camel(asdict(one)) for one in read_trajectories(lines)]
+
+
+def test_a_server_that_hangs_is_waited_for_as_long_as_it_may_be_away(node):
+    script = """
+    const client = new Client(undefined, { timeoutMs: 500, maxRetries: 10 });
+    print(await client.attach("j").catch(({ name, message }) => `${name} ${message}`));
+    """
+    with faulty(lambda *_: (200, 30.0), lambda _: 10) as url:
+        said = node(script, url, seconds=20)
+    assert re.fullmatch("ServerConnectionError .*silent for 500 ms.*", said)
+
+
 TOKEN = "a-token-of-the-test-1"
 
 
 @asynccontextmanager
-async def running_job(fault, *questions, **config):
+async def running_job(fault, *questions):
     """A job of a real store. ``fault`` of a path, and how often it was asked, says which status is
     answered instead, or that the answer is lost; None for neither."""
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=TOKEN)
@@ -223,8 +307,9 @@ async def running_job(fault, *questions, **config):
         llm = agl.LLM(endpoint=f"{url}/v1", model="none")
         await server.add_resources({"llm": llm})
         for question in questions:
-            limits = agl.RolloutConfig(**config)
-            await server.enqueue_rollout({"question": question}, config=limits)
+            seconds = 0.3005 if question == "hangs" else None
+            config = agl.RolloutConfig(timeout_seconds=seconds)
+            await server.enqueue_rollout({"question": question}, config=config)
         yield server, url
     await server.stop()
 
@@ -253,11 +338,11 @@ print(null);
 
 async def test_an_agent_that_ignores_its_limit_holds_no_worker(node):
     tasks = "hangs", "throws", "answers"
-    async with running_job(lambda *_: None, *tasks, timeout_seconds=0.3005) as (store, url):
+    async with running_job(lambda *_: None, *tasks) as (store, url):
         await asyncio.to_thread(node, IGNORES, url)
         attempts = [one.attempt for one in await store.query_rollouts()]
     assert [one.status for one in attempts] == ["timeout", "failed", "succeeded"]
-    assert attempts[0].error.message == "the agent ran longer than 0.3005 s"
+    assert attempts[0].error.boundary == "timeout"
     assert (attempts[1].error.boundary, attempts[1].error.message) == ("agent", "no")
 
 
