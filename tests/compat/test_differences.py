@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import agentlightning as agl
-from agentlightning.utils.otel import flatten_attributes
 from agl.errors import (
     ConfigError,
     InvalidQueryError,
@@ -73,7 +72,6 @@ REFUSED: list[tuple[type[Exception], Callable[[], Any]]] = [
     (ValueError, lambda: agl.emit_object(object(), propagate=False)),
     (TypeError, lambda: agl.emit_reward(BAD_REWARD, primary_key="a", propagate=False)),
     (TracerError, lambda: agl.emit_reward(1.0)),
-    (ValueError, lambda: flatten_attributes({"a": {"b": 1}, "a.b": 2})),
 ]
 
 

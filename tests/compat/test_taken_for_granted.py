@@ -366,10 +366,3 @@ def test_parent_that_is_not_there_has_its_id_in_the_tree() -> None:
     spans = [Span.from_attributes(name=n, parent_id="f" * 16, **about) for n in ("a", "b")]
     tree = TraceTree.from_spans(spans)
     assert (tree.id, tree.span.span_id) == ("f" * 16, "f" * 16)
-
-
-def test_message_names_the_key_that_was_given() -> None:
-    from agentlightning.utils.otel import unflatten_attributes
-
-    with pytest.raises(ValueError, match=r"attribute 'a\.b'"):
-        unflatten_attributes({"a": 1, "a.b": 2})

@@ -56,6 +56,12 @@ the store forgets nothing, so it measures nothing
   estimate_model_size
 the store moves statuses by itself, when an attempt does
   rollout_status_from_attempt scan_unhealthy_rollouts
+emit_annotation and emit_object take nested data, and make of it what a span can hold
+  check_attributes_sanity filter_and_unflatten_attributes flatten_attributes
+  format_exception_attributes full_qualified_name sanitize_attribute_value sanitize_attributes
+  sanitize_list_attribute_sanity unflatten_attributes
+runners tell what their machine does with each heartbeat: agl.runner.heartbeat
+  system_snapshot
 a trace_context makes its tracer the active one
   with_active_tracer_context
 subclass Tracer, or OtelTracer, and use operation_context
@@ -97,6 +103,7 @@ MODULES = (
     "store.collection.memory store.collection_based execution.inter_process "
     "instrumentation.agentops_langchain instrumentation.litellm instrumentation.vllm "
     "instrumentation.weave store.utils store.collection.mongo store.mongo utils.otlp "
+    "utils.system_snapshot "
     "verl.dataset verl.daemon verl.trainer verl.async_server"
 )
 """Of the original, below ``agentlightning``, in which all is refused; they have no file."""
