@@ -129,6 +129,8 @@ def _report(error: BaseException) -> int:
             message, code = str(error), REQUEST_WRONG
         case errors.PluginError() | errors.StoreUnavailableError():
             message, code = str(error), REQUEST_WRONG
+        case errors.AlgorithmError():
+            message, code = f"{error} (--debug shows the traceback)", RUN_FAILED
         case errors.AglError():
             message, code = str(error), RUN_FAILED
         case Exception():

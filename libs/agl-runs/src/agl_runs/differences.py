@@ -16,7 +16,7 @@ _IGNORED: Final = re.compile(
 """Where things lie; digests say whether the tasks are the same, and a name whether ``@algo`` is."""
 _SAFE: Final = re.compile(
     r"(runners|concurrency|max_rollouts|hooks|strategy|runner|store)(\..*)?"
-    r"|gateway\.run_budget(\..*)?|environment\.(budget|price_per_hour|starts_per_minute|logs)"
+    r"|gateway\.run_budget(\..*)?|algorithm\.environment|environment\.(budget|price_per_hour|starts_per_minute|logs)"
     r"|.*\.(\w*timeout_seconds|base_url|api_base|host|port)"
 )
 """Options of any component that change no result, only where servers are or when the run ends;

@@ -28,6 +28,13 @@ class Environment:
     """Tasks to measure with."""
 
 
+class AbsentAgent(LitAgent[Any]):
+    """Stands for the agent in a process that runs only the algorithm."""
+
+    def rollout(self, task: Any, resources: Any, rollout: Any) -> float:
+        raise NotImplementedError("the agent of this run is in another process")
+
+
 def load_environment(spec: str | Mapping[str, Any], where: str = "environment") -> Environment:
     """The environment of a name, or of ``type`` and options.
 

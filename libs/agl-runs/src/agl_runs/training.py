@@ -146,6 +146,16 @@ def _runs_of_store(file: "ConfigFile", name: str) -> "list[Run]":
 
 
 def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
+    from agl_runs.apart import pythons_of, run_apart
+
+    if pythons := {} if dry else pythons_of(file):
+        run_apart(file, run, pythons, ui=ui)
+    else:
+        run_here(file, run, dry=dry, ui=ui)
+
+
+def run_here(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
+    """Run what the role of this process is; for what it raises see ``train``."""
     from agl_runs.config.file import check_config
 
     folder = run.folder

@@ -36,6 +36,8 @@ from agl_service.settings import Settings
 from agl_service.users import read_users
 
 logger = logging.getLogger("agl.service")
+ABSENT = "agl_runs.environments:AbsentAgent"
+"""The agent of a job, which is at its client."""
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Piece = Annotated[bytes, Content(media_type="application/octet-stream")]
 
@@ -122,7 +124,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             steps = 1
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), request
         job = Job(*about, checkpoint=asked.checkpoint)
-        config: dict[str, Any] = {"agent": "agl_service.job_process:agent", "algorithm": options}
+        config: dict[str, Any] = {"agent": ABSENT, "algorithm": options}
         config |= files.link_files(jobs.folder / user, data, jobs.folder_of(job))
         if asked.checkpoint is not None:
             options["model"] = str(jobs.folder_of(job) / "model")

@@ -20,13 +20,19 @@ from agl_runs.commands import verbose_option
 )
 @click.option("--force", is_flag=True, help="Go on although options, data or code differ.")
 @click.option("--ui", is_flag=True, help="Show it in a browser meanwhile (agl-ui).")
+@click.option("--side", is_flag=True, hidden=True)
 @verbose_option
 def command(
-    file: Path | None, overrides: tuple[str, ...], resume: str | None, **given: bool
+    file: Path | None, overrides: tuple[str, ...], resume: str | None, side: bool, **given: bool
 ) -> None:
     """Train what FILE says, with files that lie over it and overrides as algorithm.beam_width=4."""
-    from agl_runs.training import resume_run, train
+    from agl_runs.training import resume_run, run_here, train
 
+    if side:  # agl run has started it for one side of a run, and tells it what
+        from agl_runs.apart import read_side
+
+        sided, request, ui = read_side()
+        return run_here(sided, request, dry=False, ui=ui)
     # What follows --resume may be FILE, and what stands in its place an override.
     if file is not None and "=" in file.name:
         file, overrides = None, (str(file), *overrides)
@@ -35,8 +41,7 @@ def command(
     if resume and file is None and resume.endswith((".yaml", ".yml")):
         file, resume = Path(resume), ""
     if resume is not None:
-        resume_run(file, overrides, resume, **given)
-    elif file is None:
+        return resume_run(file, overrides, resume, **given)
+    if file is None:
         raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
-    else:
-        train(file, overrides, dry=False, **given)
+    return train(file, overrides, dry=False, **given)

@@ -13,6 +13,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
@@ -21,11 +22,12 @@ from agl.plugins.schema import key, schema_of, validate
 from agl.utils.catalogue import public_names
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import HIDDEN
-from agl.utils.text import did_you_mean
 from agl_runs.config.datasets import load_dataset
 from agl_runs.config.overrides import Layers, apply_overrides, lay_over, naming, read, read_layers
+from agl_runs.config.resources import resources_of
+from agl_runs.config.sides import role_of, take_environments
 from agl_runs.differences import flat
-from agl_runs.environments import Environment, add_reward, load_environment
+from agl_runs.environments import AbsentAgent, Environment, add_reward, load_environment
 from agl_runs.folders import CONFIG, STORE
 from agl_runs.secrets import expand, redact
 from agl_runs.user_code import put_on_path
@@ -102,6 +104,8 @@ class ConfigFile:
     """Where ``values`` stand, if not in ``path``: in the folder of a run."""
     layers: Layers = ()
     """The files that lie over each other; ``path`` is the first."""
+    environments: dict[str, str] = field(default_factory=dict[str, str])
+    """Side -> the virtual environment that runs it; see ``apart``."""
 
     def where(self, *keys: object) -> str:
         """What messages about a key begin with."""
@@ -176,7 +180,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     Raises:
         ConfigError: A file cannot be read, or has an unknown key or a value of a wrong type.
     """
-    return _configured(*read_layers(Path(path), overrides))
+    return configured(*read_layers(Path(path), overrides))
 
 
 def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
@@ -201,19 +205,21 @@ def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
             f"{written}: {', '.join(hidden)} was hidden when it was written. Name the file that "
             "the run was begun with: agl run FILE --resume RUN"
         )
-    return _configured([(Path(run.config.get("file", written)), values)], overrides, written)
+    return configured([(Path(run.config.get("file", written)), values)], overrides, written)
 
 
-def _configured(
+def configured(
     layers: Layers, overrides: Sequence[str], read_from: Path | None = None
 ) -> ConfigFile:
+    """The configuration of files, each with its values; for the rest see ``load_config``."""
     values: dict[str, Any] = reduce(lay_over, (one for _, one in layers), {})
     apply_overrides(values, overrides)
     path = layers[0][0]
     where = f"{(read_from or path).name}:"
     with naming(layers):
         converted = validate(RunConfig, expand(values, where), where)
-    return ConfigFile(path, RunConfig(**converted), values, read_from, layers)
+    environments = take_environments(converted)
+    return ConfigFile(path, RunConfig(**converted), values, read_from, layers, environments)
 
 
 def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> CheckedConfig:
@@ -221,7 +227,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
 
     The file's folder and the working directory are put on ``sys.path``, and stay there for the
     runners. A store that needs a path gets one in ``run_dir``; ``dry``, for ``agl dev``, leaves out
-    algorithm and adapter.
+    algorithm and adapter. What the role of this process has no use for is left out, too.
 
     Raises:
         ConfigError: A module, attribute, resource or option is wrong.
@@ -235,23 +241,29 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
 def _check(file: ConfigFile, run_dir: Path, dry: bool) -> CheckedConfig:
     folder = file.path.resolve().parent
     put_on_path(folder, os.getcwd())  # the file's folder goes first, as a script's does
-    config = file.config
+    config, role = file.config, role_of(file.config.strategy)
+    if role == "both" and file.environments:
+        raise ConfigError(
+            f"{file.where()} its algorithm or runner has an environment of its own, which only agl "
+            "run starts; leave it out, and use the agl of that environment"
+        )
+    dry = dry or role == "runner"
     if config.algorithm is None and not dry:
         names = registry.names_in("agl.algorithms")
         raise ConfigError(f"{file.where('algorithm')}: missing; installed: {', '.join(names)}")
     environment = _load_environment(file)
-    agent = environment.agent
-    if config.reward is not None:
+    agent, is_absent = environment.agent, isinstance(environment.agent, AbsentAgent)
+    if config.reward is not None and not is_absent:
         agent = add_reward(agent, config.reward, file.where("reward"))
     datasets = {
         name: _load_tasks(value, folder, file.where(name))
         for name, value in (("train", config.train), ("val", config.val))
-        if value is not None
+        if value is not None and role != "runner"
     }
     plans = _plan_components(file, run_dir, dry)
     resources = resources_of(config.resources, file.where("resources"))
     publishes = () if dry else getattr(plans["algorithm"].target, "publishes", None)
-    if config.store == RunConfig.store:  # no other has resources yet
+    if config.store == RunConfig.store and not is_absent:  # no other has resources yet
         with located(file.where("agent")):
             agent.check_resources(resources or {}, publishes)
     return CheckedConfig(
@@ -269,7 +281,7 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     from agl.algorithm.base import Algorithm
     from agl.tracer.base import DummyTracer
 
-    config, said_by = file.config, file.path.name
+    config, said_by, role = file.config, file.path.name, role_of(file.config.strategy)
     plans: dict[str, ComponentPlan[Any]] = {}
 
     def plan(name: str, spec: ComponentSpec | None, **given: Any) -> ComponentPlan[Any]:
@@ -281,12 +293,15 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
             algorithm = plans["algorithm"].target
             asked_for = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
             plans["adapter"] = plan("adapter", config.adapter, default=asked_for)
-    plans["tracer"] = plan("tracer", config.tracer)
+    if role != "algorithm":
+        plans["tracer"] = plan("tracer", config.tracer)
     plans["store"] = plan("store", config.store, default="sqlite", path=str(run_dir / STORE))
     check_numbers(said_by, whole=True, optional=True, least=1, runners=config.runners)
     plans["strategy"] = plan("strategy", config.strategy, said={"runners": config.runners})
-    if config.gateway is not None:
+    if config.gateway is not None and role != "runner":
         plans["gateway"] = plan("gateway", config.gateway)
+    if role == "algorithm":
+        return plans
     said = {"concurrency": config.concurrency, "max_rollouts": config.max_rollouts}
     runner = plan("runner", config.runner, said=said, tracer=DummyTracer())
     if inspect.isclass(runner.target):
@@ -297,7 +312,13 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
 def _load_environment(file: ConfigFile) -> Environment:
     config = file.config
     if config.environment is None and config.agent is not None:
-        return Environment(_load_agent(config.agent, file.where("agent")))
+        try:
+            return Environment(_load_agent(config.agent, file.where("agent")))
+        except ConfigError as error:
+            if role_of(config.strategy) != "algorithm" or not file.environments:
+                raise
+            note(f"{error} The algorithm goes without; give adapter.agent_match if it trains some")
+            return Environment(AbsentAgent())
     if config.environment is None or config.agent is not None:
         have = "both" if config.agent else "neither"
         raise ConfigError(
@@ -367,32 +388,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_plain(item) for item in cast("dict[str, Any]", value).values())
     return isinstance(value, str | int | float | bool | None)
-
-
-def resources_of(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedResources | None":
-    """Resources by name, each given as ``type`` and its fields; None of None.
-
-    Raises:
-        ConfigError: One has no known type, or a wrong field.
-    """
-    if specs is None:
-        return None
-    from typing import get_args
-
-    from agl.types import ResourceUnion
-
-    members = get_args(get_args(ResourceUnion)[0])
-    kinds = {model.model_fields["resource_type"].default: model for model in members}
-    resources: dict[str, Any] = {}
-    for name, spec in specs.items():
-        at, options = key(where, name), dict(spec)
-        kind = options.pop("type", None) or options.pop("resource_type", None)
-        if kind not in kinds:
-            hint = did_you_mean(str(kind), kinds)
-            raise ConfigError(
-                f"{at}.type: {'missing' if kind is None else f'unknown resource {kind!r}'}; "
-                f"one of {', '.join(kinds)}.{hint}"
-            )
-        model: Any = kinds[kind]
-        resources[name] = model(**validate(model, options, at))
-    return resources

@@ -9,6 +9,7 @@ from agl.plugins.parts import PARTS
 from agl.plugins.registry import GROUPS, components, load_component
 from agl.plugins.schema import Option, schema_of
 from agl_runs.config.file import RunConfig
+from agl_runs.config.sides import SIDES
 from agl_runs.options import Group
 
 VARIABLE = {"type": "string", "pattern": r"\$\{\w+\}"}
@@ -39,6 +40,8 @@ def _component(kind: str, definitions: dict[str, Any]) -> dict[str, Any]:
             continue
         properties = {one.name: _option(one, definitions) for one in schema.options}
         properties["type"] = {"const": component.name}
+        if kind in SIDES:
+            properties["environment"] = {"type": "string"}
         about = {"type": "object", "required": ["type"]}  # the run gives some others
         about |= {"properties": properties, "additionalProperties": schema.open}
         blocks[component.name] = about

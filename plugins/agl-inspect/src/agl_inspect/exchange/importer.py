@@ -34,7 +34,7 @@ from agl_inspect.exchange.recorded import (
 )
 from agl_learning.collect.task_order import digest
 from agl_records.calls.reader import unread_spans
-from agl_runs.config.file import resources_of
+from agl_runs.config.resources import resources_of
 
 ReadRecords = Callable[[Path], Iterator[tuple[str, FileRecord]]]
 """Reads the records of a file, each with where it stands."""

@@ -1,0 +1,116 @@
+"""A run whose algorithm, or whose runners, have an environment of their own.
+
+``environment`` in ``algorithm`` or ``runner`` of a file is the folder of a virtual environment. The
+two sides of the run are then processes, each of its own environment, which share the store alone:
+the algorithm serves it, and the runners, who have agents, tracer and graders, are its clients.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agl.cli.shared import note
+from agl.errors import ConfigError
+from agl.plugins.recorder import RunRequest
+from agl_runs.config.file import ConfigFile, configured
+from agl_runs.config.sides import SIDES, role_of
+
+POLL_SECONDS = 0.1
+
+
+def pythons_of(file: ConfigFile) -> dict[str, Path]:
+    """Side -> the Python that runs it; empty where this process is one side, or runs both.
+
+    Raises:
+        ConfigError: There is no such environment, or it has no agl-runs.
+    """
+    if role_of(file.config.strategy) != "both":
+        return {}
+    pythons = {side: _python_of(file, side, at) for side, at in file.environments.items()}
+    strategy = file.config.strategy
+    name = strategy.get("type", "cs") if isinstance(strategy, dict) else strategy
+    if pythons and name != "cs":
+        raise ConfigError(f"{file.where()} an environment needs strategy cs, got {name!r}")
+    return pythons and {side: pythons.get(side, Path(sys.executable)) for side in SIDES}
+
+
+def _python_of(file: ConfigFile, side: str, folder: str) -> Path:
+    where = file.where(side, "environment")
+    python = file.path.resolve().parent / folder / "bin" / "python"
+    if not python.exists():
+        raise ConfigError(f"{where}: {folder!r} is no virtual environment: it has no bin/python")
+    tried = subprocess.run([python, "-c", f"import {__name__}"], capture_output=True, text=True)
+    if tried.returncode:
+        why = tried.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(
+            f"{where}: {folder!r} cannot run agl ({why}). Install agl-runs, agl-server and what "
+            f"the {side} needs there, with {python} -m pip install"
+        )
+    return python
+
+
+def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui: bool) -> None:
+    """Run both sides until the algorithm has ended; its exit code is that of this process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    asked = {"run_id": run.run_id, "resume": run.resume, "force": run.force}
+    about = {"path": str(file.path), "read_from": str(file.read_from or ""), "values": file.values}
+    said = json.dumps({**about, "folder": str(run.folder), "run": asked, "ui": ui})
+    sides: dict[str, Any] = {}
+
+    def forward(number: int, frame: object) -> None:
+        for process in sides.values():
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    command = "from agl.cli import main; main()"
+    words = ["-c", command, "run", "--side", *(["--debug"] if "--debug" in sys.argv else [])]
+    try:
+        for side, python in pythons.items():
+            env = {"AGL_SERVER_PORT": port, **os.environ, "AGL_CURRENT_ROLE": side}
+            # A session of its own: Ctrl+C reaches each through ``forward``, and once.
+            options: dict[str, Any] = {"env": env, "start_new_session": True, "text": True}
+            sides[side] = subprocess.Popen([python, *words], stdin=subprocess.PIPE, **options)
+            with sides[side].stdin as out:
+                out.write(said)
+        while sides["algorithm"].poll() is None and not sides["runner"].poll():
+            time.sleep(POLL_SECONDS)
+        code = sides["algorithm"].poll()
+        if code is None:
+            note("the runners have ended, and so does the algorithm")
+            code = sides["runner"].poll()
+    finally:
+        for process in sides.values():
+            process.terminate()
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code:
+        raise SystemExit(code if code > 0 else 128 - code)
+
+
+def read_side() -> tuple[ConfigFile, RunRequest, bool]:
+    """What ``run_apart`` tells the process of a side: file, run, whether to show it in a browser.
+
+    This process ends when its parent does.
+    """
+    said = json.load(sys.stdin)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    read_from = Path(said["read_from"]) if said["read_from"] else None
+    file = configured([(Path(said["path"]), said["values"])], (), read_from)
+    return file, replace(RunRequest(**said["run"]), folder=Path(said["folder"])), said["ui"]
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
