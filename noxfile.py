@@ -410,7 +410,14 @@ def deploy(session: nox.Session) -> None:
     As root, after apt-get install slurm-wlm munge nginx-light sqlite3 systemd. SkyPilot has an
     environment of its own: it wants an older click than we do.
     """
-    ours = ("agl-launch", "agl-gateway", "agl-inspect", "agl-postgres[server]", "agl-server")
+    ours = (
+        "agl-launch",
+        "agl-gateway",
+        "agl-inspect",
+        "agl-postgres[server]",
+        "agl-ray",
+        "agl-server",
+    )
     install(session, CORE, *ours, KUBERNETES, *TEST_TOOLS)
     sky = Path(session.virtualenv.location).resolve() / "skypilot"
     session.run("python", "-m", "venv", "--clear", str(sky))
