@@ -22,6 +22,7 @@ OPTIONS = (
     *("max_tokens=2", "learning_rate=3e-3", "group_size=8", "epochs=4", "entropy_bonus=0.02"),
     *("torch_threads=1", "checkpoints.every=2", "device=cpu"),
 )
+KEY = "chosen-for-the-first-user"
 TEN_LINES = """
 import json, sys
 from anthropic import Anthropic
@@ -77,8 +78,9 @@ class Server:
         words = [*AGL, "server", "start", "--model", str(self.model), "--port", str(self.port)]
         words += more
         log = self.folder / "server.log"
+        about = {"cwd": self.folder, "env": {**os.environ, "AGENT_LIGHTNING_API_KEY": KEY}}
         with log.open("w") as err:
-            self.process = Popen([sys.executable, *words, *OPTIONS], cwd=self.folder, stderr=err)
+            self.process = Popen([sys.executable, *words, *OPTIONS], stderr=err, **about)
         until(lambda: "agl server: " in log.read_text(), self.process)
         self.port = int(log.read_text().rpartition(":")[2])
 
@@ -92,8 +94,8 @@ class Server:
         return Popen([sys.executable, self.folder / "ten.py", *arguments], text=True, **about)
 
     def end(self) -> None:
-        self.process.terminate()
-        assert self.process.wait() == 0
+        stopped = python(*AGL, "server", "stop", cwd=self.folder)
+        assert (stopped.returncode, self.process.wait()) == (0, 0), stopped.stderr
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import json
+import re
 import shutil
 import sys
 import threading
@@ -401,20 +402,9 @@ def test_the_script_of_an_agent_is_looked_at_before_a_job_begins(queue, tmp_path
     }.items():
         with pytest.raises(click.UsageError, match=said):
             agl("train", "--agent-script", tmp_path / script, *options)
-
-
-def test_a_model_is_downloaded_and_served_by_agl_serve(queue, tmp_path, monkeypatch):
-    pytest.importorskip("agl_torch")
-    ann = queue.client("ann")
-    address = with_token(queue.thread.url, token_of(queue.folder, "ann"))
-    folder = queue.folder / "ann/jobs" / queue.begin(ann) / "run/checkpoints/step-000001"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    output = tmp_path / "got"
-    words = ["model", "serve", "--output", output, "--url", address, "--host", "0.0.0.0"]
-    with pytest.raises(ConfigError, match=r"--api-key|AGL_SERVE_API_KEY"):  # of agl serve
-        agl(*words)
-    assert (output / "config.json").exists()
+    (tmp_path / "my_agent.py").write_text("my_agent = print")
+    with pytest.raises(TrainingError, match="you have no data 'none'"):
+        agl("train", "--agent-script", tmp_path / "my_agent.py", *options)
 
 
 def test_agl_model_keeps_what_was_there(capsys):
@@ -436,37 +426,17 @@ def test_a_revoked_token_is_refused_and_a_new_one_finds_all(queue, capsys):
     assert capsys.readouterr().out == "ann\n"
 
 
-FILE = """
-model:
-  path: "meta-llama/Llama-3.2-3B-Instruct"
-  dtype: "bfloat16"
-  tensor_parallel: 4
-
-algorithm:
-  name: "grpo"
-  learning_rate: 5e-7
-  kl_coef: 0.001
-  clip_range: 0.2
-  entropy_coef: 0.01
-  group_size: 8
-
-runtime:
-  max_seq_len: 4096
-  batch_size: 256
-  gradient_accumulation: 4
-  checkpoint_interval: 100
-"""
-
-
-def test_a_file_as_the_description_has_it_is_read(tmp_path, capsys, monkeypatch):
+def test_the_file_of_the_page_is_read(tmp_path, capsys, monkeypatch):
     pytest.importorskip("agl_torch")
+    page = Path(__file__).parents[3] / "docs/howto/train-at-a-server.md"
+    (text,) = re.findall(r"the file of a server -->\n```text\n(.*?)```", page.read_text(), re.S)
     file = tmp_path / "server_config.yaml"
-    file.write_text(FILE + "service: {jobs_at_once: 2, quotas: {rollouts: 100}}\n")
+    file.write_text(text)
     if find_spec("vllm") is None:
         with pytest.raises(ConfigError, match="server 'vllm' is not installed here"):
-            read_settings(file, {})
-    read = read_settings(file, {"model.tensor_parallel": 1}, ["group_size=4"])
-    assert read == Settings(
+            read_settings(file, {"model.tensor_parallel": 4})
+    given = {"model.tensor_parallel": 1, "runtime.gradient_accumulation": 4}
+    assert read_settings(file, given, ["group_size=4"]) == Settings(
         algorithm={
             "type": "grpo",
             "model": "meta-llama/Llama-3.2-3B-Instruct",
@@ -480,17 +450,18 @@ def test_a_file_as_the_description_has_it_is_read(tmp_path, capsys, monkeypatch)
             "checkpoints": {"every": 100, "keep_last": 2},
         },
         jobs_at_once=2,
-        quotas=Quotas(rollouts=100),
+        quotas=Quotas(rollouts=10_000, tokens=5_000_000, seconds=36_000),
         batch_size=256,
     )
     assert "runtime.gradient_accumulation=4 is not needed" in capsys.readouterr().err
     monkeypatch.setenv("LIGHTNING_BATCH_SIZE", "16")
     monkeypatch.setenv("LIGHTNING_LEARNING_RATE", "1e-6")
-    read = read_settings(file, {"model.path": "other", "model.tensor_parallel": 1})
+    read = read_settings(file, {"model.path": "other"})
     assert (read.batch_size, read.algorithm["model"]) == (16, "other")
     assert (read.algorithm["learning_rate"], read.algorithm["group_size"]) == (1e-6, 8)
-    read = read_settings(None, {"model.path": "x"}, ["checkpoints={every: 5}"])
-    assert read.algorithm["checkpoints"] == {"every": 5}
+    given = {"model.path": "x", "algorithm.name": "ppo", "algorithm.actor_lr": 2e-6}
+    read = read_settings(None, given, ["checkpoints={every: 5}"])
+    assert (read.algorithm["checkpoints"], read.algorithm["learning_rate"]) == ({"every": 5}, 2e-6)
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,13 @@ def test_two_users_train_at_once_and_both_learn_their_own(server, tmp_path):
         return [job["state"] for job in jobs if job["step"] >= 2] == ["running"] * 2
 
     until(are_running, scripts["ann"])
-    (job,) = clients["ann"].jobs()
+    (job,), (data,), bob = clients["ann"].jobs(), clients["ann"].data(), clients["bob"]
     for refused in (
-        lambda: clients["bob"].attach(job["id"]),
-        lambda: clients["bob"].download_model("stolen", f"{job['id']}/latest"),
-        lambda: clients["bob"].delete_data(clients["ann"].data()[0]["id"]),
+        lambda: bob.attach(job["id"]),
+        lambda: bob.stop(job["id"]),
+        lambda: bob.download_model("stolen", f"{job['id']}/latest"),
+        lambda: bob.train(print, data_id=data["id"]),
+        lambda: bob.delete_data(data["id"]),
     ):
         with pytest.raises(TrainingError):
             refused()

@@ -59,8 +59,8 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     """Serve until told to stop; jobs that were under way go on.
 
     FILE is in YAML, see docs/howto/train-at-a-server.md. KEY=VALUE are options of the algorithm, as
-    group_size=8. The address that is printed has the token of the first user in it; `agl server
-    users add` adds others.
+    group_size=8. The address that is printed has the token of the first user in it, which is new or
+    what AGENT_LIGHTNING_API_KEY says; `agl server users add` adds others.
     """
     from threading import Event
 
@@ -74,7 +74,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     from agl_service.jobs import Jobs
     from agl_service.server import app_of
     from agl_service.settings import read_settings
-    from agl_service.users import read_users
+    from agl_service.users import read_users, token_of
 
     setup_logging()
     file = Path(overrides[0]) if overrides and "=" not in overrides[0] else None
@@ -94,14 +94,15 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
         )
     with hold_folder(folder, "server.lock"):
         (folder / "server.json").unlink(missing_ok=True)  # of one that was killed
-        users = read_users(folder)
+        first = next(iter(read_users(folder).values()), "first")
+        token_of(folder, first, os.environ.get("AGENT_LIGHTNING_API_KEY"))
         jobs = Jobs(folder, host, settings.jobs_at_once, settings.quotas)
         thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
         about = {"url": thread.url, "pid": os.getpid()}
         with graceful_signals(GracefulShutdown(ask_to_stop), signal.SIGTERM, signal.SIGINT):
             write_whole(folder / "server.json", json.dumps(about))
-            note(f"agl server: {_address(folder, next(iter(users.values()), 'first'))}")
+            note(f"agl server: {_address(folder, first)}")
             jobs.run_all(stop)
         thread.stop()
         (folder / "server.json").unlink()
@@ -163,8 +164,9 @@ def stop(folder: Path) -> None:
     from agl_sqlite.lockfile import is_held
 
     os.kill(_running(folder)["pid"], signal.SIGTERM)
-    while is_held(folder / "server.lock"):
-        time.sleep(0.1)
+    with suppress(FileNotFoundError):  # it removes the file in the end
+        while is_held(folder / "server.lock"):
+            time.sleep(0.1)
 
 
 def _running(folder: Path) -> dict[str, Any]:
@@ -223,12 +225,15 @@ def _load_agent(context: click.Context, option: click.Parameter, script: str) ->
     if not Path(path).is_file():
         raise click.UsageError(f"{path}: no such file; say FILE.py, or FILE.py:function")
     sys.path.insert(0, str(Path(path).parent.absolute()))  # as for python FILE.py
-    if not callable(agent := runpy.run_path(path).get(name or "agent")):
+    found = runpy.run_path(path)
+    agent = found.get(name) if name else found.get("agent", found.get(Path(path).stem))
+    if not callable(agent):
         raise click.UsageError(f"{path} has no function {name or 'agent'!r}; say FILE.py:function")
     return agent
 
 
-_SCRIPT: Any = {"required": True, "callback": _load_agent, "help": "FILE.py, or FILE.py:function."}
+_SCRIPT_HELP = "FILE.py with a function agent or FILE, or FILE.py:function."
+_SCRIPT: Any = {"required": True, "callback": _load_agent, "help": _SCRIPT_HELP}
 agent_option = click.option("--agent-script", "agent_func", **_SCRIPT)
 _SHOWN: Any = {"show_default": True}
 

@@ -25,6 +25,7 @@ KEYS = {
     "algorithm.kl_coef": ["kl.coefficient"],
     "algorithm.clip_range": ["clip.low", "clip.high"],
     "algorithm.entropy_coef": ["entropy_bonus"],
+    "algorithm.actor_lr": ["learning_rate"],
     "algorithm.critic_lr": ["critic_learning_rate"],
     "runtime.max_seq_len": ["server.max_model_tokens"],
     "runtime.batch_size": ["batch_size"],

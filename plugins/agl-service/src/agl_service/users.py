@@ -30,11 +30,12 @@ def read_users(folder: Path) -> dict[str, str]:
         raise ConfigError(f"{damaged} and add the users again: data and jobs stay") from None
 
 
-def token_of(folder: Path, name: str) -> str:
-    """The token of a user, who is added if there is none of this name."""
+def token_of(folder: Path, name: str, new: str | None = None) -> str:
+    """The token of a user, who is added if there is none of this name, with the ``new`` token."""
     check_run_id(name)  # it names a folder, too
     with _changing_users(folder) as users:
-        token = {user: token for token, user in users.items()}.get(name) or secrets.token_urlsafe()
+        known = {user: token for token, user in users.items()}
+        token = known.get(name) or new or secrets.token_urlsafe()
         users[token] = name
     return token
 
