@@ -589,13 +589,14 @@ def real_models(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """The agents of examples/ with their frameworks, MCP servers and tiny models; on a CPU.
+    """The agents of examples/ and of the seeds with their frameworks and tiny models; on a CPU.
 
     -- -m "not slow" leaves out what trains. The frameworks' own warnings are not ours to mend.
     """
     names = ("openai", "lang", "autogen", "claude")
     used = [name for name in TRACED_FRAMEWORKS if name.startswith(names)]
     used += [MCP, "faiss-cpu>=1.12", "datasets>=4", "matplotlib>=3.9", REASONING_GYM]
+    used += ["langchain-anthropic==1.7.10", "agl-tracers[openinference]"]
     install(session, *EVERYTHING, "pyarrow>=17", *TEST_TOOLS[:3], *used)
     session.run(
         "pytest", "-W", "default", "tests/examples", "--durations=0", *session.posargs,

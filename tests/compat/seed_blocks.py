@@ -4,12 +4,29 @@ A page's block uses data, models and names that the page does not show. They are
 block itself runs as it stands, but for ports and for addresses of models.
 """
 
+import os
+import re
+import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
+
+SEEDS = Path(os.environ.get("AGL_SEEDS", Path(__file__).parents[3] / "shared/seeds"))
+"""The documents are not ours to copy: the blocks run where they lie."""
+documents = pytest.mark.skipif(not SEEDS.is_dir(), reason="needs the documents of the seeds")
 GUIDES = "003_guides_and_example_readmes.md"
 REFERENCE = "002_fd997ffe83de4abb.txt"
+"""Of a training server and its client; tests/examples/test_seed_service.py runs its blocks."""
 CONCEPTS = "001_242a460688c3a35b.txt"
 LOGGED = "004_aa51c9a79f5ddfc7.txt"
+
+
+def blocks_of(document: str, languages: str = "python") -> dict[int, str]:
+    """The line of its fence -> a block."""
+    text = (SEEDS / document).read_text(encoding="utf-8")
+    fence = re.compile(rf"^( *)```(?:{languages})\n(.*?)^\1```", re.M | re.S)
+    return {text[: m.start()].count("\n") + 1: textwrap.dedent(m[2]) for m in fence.finditer(text)}
 
 
 @dataclass(frozen=True)
@@ -478,37 +495,7 @@ assert agl.find_final_reward(await store.query_spans(rollout.rollout_id)) == 1.0
         Block(line, no_program=NO_NAME)
         for line in (1336, 1586, 1884, 1961, 2047, 2095, 2111, 2124, 2498, 3225, 3237, 3333, 3353)
     ),
-    # A description of a training server and its client
-    Block(
-        11,
-        REFERENCE,
-        then="assert client.timeout == 300",
-        replaced=(
-            (": str,", "='http://localhost:8000',"),
-            (": int = 300,", "=300,"),
-            (": int = 3,", "=3,"),
-            (": bool = True ", "=True "),
-        ),
-    ),
-    *(
-        Block(line, REFERENCE, no_program="a signature, a record or a setting")
-        for line in (28, 51, 64, 81, 94, 106, 135, 162, 193, 203, 263, 285, 314)
-    ),
-    *(
-        Block(line, REFERENCE, no_program="a piece of a program that needs a server and its model")
-        for line in (116, 147, 325, 415)
-    ),
-    *(Block(line, REFERENCE) for line in (216, 236)),
-    Block(
-        335,
-        REFERENCE,
-        given="""
-from pathlib import Path
-from agent_lightning import Client
-Path("train.jsonl").write_text('{"question": "?"}')
-server_url, my_agent = "http://127.0.0.1:1", print
-""",
-    ),
+    # A report on the integration of another program
     Block(
         226,
         LOGGED,

@@ -1,14 +1,13 @@
 """The Python blocks of Agent Lightning's documents run as they are, or are refused by name."""
 
 import os
-import re
 import textwrap
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from string import Template
 
 import pytest
-from seed_blocks import BLOCKS, TRACED, Block
+from seed_blocks import BLOCKS, TRACED, Block, blocks_of, documents
 from tests.interpreter import python
 from tests.waiting import free_port
 
@@ -16,17 +15,8 @@ from agl_testing.echo_llm import EchoLLM
 
 HERE = Path(__file__).parent
 SERVER = {"AGL_SERVER_TOKEN": "a-token-of-the-test-1", "AGL_SERVER_PORT": "0"}
-SEEDS = Path(os.environ.get("AGL_SEEDS", HERE.parents[1].parent / "shared/seeds"))
-"""The documents are not ours to copy: the blocks run where they lie."""
-FENCE = re.compile(r"^( *)```python\n(.*?)^\1```", re.M | re.S)
 
 pytestmark = pytest.mark.nightly
-documents = pytest.mark.skipif(not SEEDS.is_dir(), reason="needs the documents of the seeds")
-
-
-def blocks_of(document: str) -> dict[int, str]:
-    text = (SEEDS / document).read_text(encoding="utf-8")
-    return {text[: m.start()].count("\n") + 1: textwrap.dedent(m[2]) for m in FENCE.finditer(text)}
 
 
 @documents

@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from seed_blocks import SEEDS, documents
 
 ROOT = Path(__file__).parents[2]
-SEEDS = Path(os.environ.get("AGL_SEEDS", ROOT.parent / "shared/seeds"))
 pytestmark = pytest.mark.nightly
-documents = pytest.mark.skipif(not SEEDS.is_dir(), reason="needs the documents of the seeds")
 COMMAND = re.compile(
     r"(?:AGL_\w+=\S+ )*(?:dotenv run (?:-- )?)?"
     r"(?:agl |agentlightning |agent-lightning |python3? \S+\.py|python3? -m agentlightning|bash )"
@@ -37,6 +36,7 @@ FOLDERS = {
 }
 """Where each script of the documents stands in examples/."""
 OTHERS = {
+    "agent-lightning ": "tests/examples/test_seed_service.py runs them",
     "python your_script.py": "a reader's own script",
     "bash ../../scripts/restart_ray.sh": "ray stop and ray start",
     "bash data_process.sh": "examples/search_r1/README.md says how the data are made",
@@ -79,7 +79,7 @@ def test_command_line_is_known(line: str, tmp_path: Path) -> None:
         return
     if words[0] == "agl":
         assert_store_starts(words, tmp_path)
-    elif words[0] in ("agentlightning", "agent-lightning") or words[1] == "-m":
+    elif words[0] == "agentlightning" or words[1] == "-m":
         assert_refused(words, tmp_path)
     else:
         assert_example_takes(Path(words[1]).name, words[2:])
