@@ -10,6 +10,7 @@ import pytest
 
 import agl_trackers
 from agl.errors import AlgorithmError
+from agl_learning.run import checkpoint
 
 from ..runs import SECRET, Fails, fit  # noqa: TID252
 
@@ -105,8 +106,9 @@ def test_an_offline_run_has_configuration_metrics_tables_prompts_and_checkpoints
     assert table(tmp_path, texts)[0]["text"] == "Say yes. {question}"
     saved = [one for one in made if one.type == "model"]
     assert [set(one.aliases) for one in saved] == [{"latest", f"step-{n}"} for n in (1, 2, 3)]
-    [file] = saved[-1].manifest.contents
-    assert (file.path, file.size) == ("weights.txt", len("weights of step 3"))
+    sizes = {file.path: file.size for file in saved[-1].manifest.contents}
+    assert sizes.keys() == {"weights.txt", checkpoint.MANIFEST}
+    assert sizes["weights.txt"] == len("weights of step 3")
     assert "nobody has logged in" in caplog.text
     assert "wandb sync" in caplog.text
 
