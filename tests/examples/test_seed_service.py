@@ -174,7 +174,8 @@ class Page:
 @pytest.fixture
 def page(tmp_path: Path, model: Path) -> Iterator[Page]:
     made = Page(tmp_path, model)
-    made.start(made.commands["Start Lightning Server"])
+    # A job goes on from its newest checkpoint, and has none of the first 20 updates by default.
+    made.start(f"{made.commands['Start Lightning Server'].strip()} checkpoints.every=1")
     yield made
     for process in made.begun:
         process.kill()
@@ -196,12 +197,16 @@ def test_commands_and_scripts_run_through_a_server_that_is_killed(page: Page) ->
 
     assert page.run(page.commands["Upload data"]) == "my-dataset\n"
     training = page.begin(page.commands["Start training"])
-    until(lambda: client.jobs() and client.jobs()[0]["step"] >= 1, training)
+    until(lambda: client.jobs() and client.jobs()[0]["checkpoints"], training)
     command = page.commands["Start Lightning Server"]
     kill_server_and(command.replace("server start", "server start server_config.yaml"))
     assert client.jobs()[0]["step"] < 3
     trained = json.loads(page.end(training))
     assert trained["total_steps"] == 3 == len(trained["train_rewards"])
+    metrics = page.read(f"agl-server/first/jobs/{trained['job']}/run/metrics.jsonl")
+    lines = [json.loads(line) for line in metrics.splitlines()]
+    starts = [line["generation"] for line in lines if "reward/mean" in line]
+    assert (starts[0], starts[-1]) == (1, 2)
     assert page.options(trained["job"]).items() >= {**FROM_VARIABLES, **FROM_CLIENT}.items()
     for trajectory in client.trajectories(trained["job"]):
         tools = 0.3 + 0.5 if trajectory.transitions[0].output == "hall" else -0.2
