@@ -255,7 +255,10 @@ async def test_grader_that_takes_too_long_is_killed(store):
 
 async def test_grader_that_takes_the_rest_of_a_rollouts_time_fails(run_one, store):
     config = agl.RolloutConfig(timeout_seconds=6.0)
-    attempt = await run_one(answers(sleeps), store, config=config)
+    for _ in range(3):  # on a machine so busy that its 3 s of room pass, the rollout's limit acts
+        attempt = await run_one(answers(sleeps), store, config=config)
+        if attempt.error.boundary != "timeout":
+            break
     assert (attempt.status, attempt.error.boundary) == ("failed", "evaluator")
     assert attempt.end_time - attempt.start_time < 10
 
