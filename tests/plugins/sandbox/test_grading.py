@@ -253,10 +253,10 @@ async def test_grader_that_takes_too_long_is_killed(store):
     assert psutil.Process(grader.fork_server._pid).children(recursive=True) == []
 
 
-async def test_grader_that_takes_the_rest_of_a_rollouts_time_fails(run_one, store):
+async def test_grader_that_takes_the_rest_of_a_rollouts_time_fails(run_one):
     config = agl.RolloutConfig(timeout_seconds=6.0)
     for _ in range(3):  # on a machine so busy that its 3 s of room pass, the rollout's limit acts
-        attempt = await run_one(answers(sleeps), store, config=config)
+        attempt = await run_one(answers(sleeps), agl.InMemoryLightningStore(), config=config)
         if attempt.error.boundary != "timeout":
             break
     assert (attempt.status, attempt.error.boundary) == ("failed", "evaluator")
