@@ -82,8 +82,18 @@ def test_each_side_has_its_own_packages(scene):
     assert json.loads((scene / "learned").read_text()) == [1, [2.0, 2.0]]
     assert "there is no module 'agents'. The algorithm goes without" in done.stderr
     assert "2 succeeded" in done.stdout, done.stdout
-    again = agl(scene, "run", "--resume")
-    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.sqlite
+@pytest.mark.nightly
+def test_both_sides_go_on(scene):
+    for words in (
+        ["agl.yaml", "algorithm.fails=true"],
+        ["--resume", "--force", "algorithm.fails=false"],
+    ):
+        done = agl(scene, "run", *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((scene / "learned").read_text()) == [1, [2.0, 2.0]]
 
 
 @pytest.mark.parametrize(
