@@ -22,7 +22,7 @@ from pathlib import Path
 import agl, pinned
 
 class Learns(agl.Algorithm):
-    def __init__(self, hangs: bool = False, fails: bool = False) -> None:
+    def __init__(self, hangs: bool = False, fails: bool = False, since: object = None):
         self.hangs, self.fails = hangs, fails
 
     async def run(self, train_dataset=None, val_dataset=None):
@@ -77,7 +77,7 @@ def agl(folder, *words):
 
 
 def test_each_side_has_its_own_packages(scene):
-    done = agl(scene, "run", "agl.yaml")
+    done = agl(scene, "run", "agl.yaml", "algorithm.since=2026-11-30")
     assert done.returncode == 0, done.stderr
     assert json.loads((scene / "learned").read_text()) == [1, [2.0, 2.0]]
     assert "there is no module 'agents'. The algorithm goes without" in done.stderr

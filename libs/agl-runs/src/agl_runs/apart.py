@@ -5,7 +5,6 @@ two sides of the run are then processes, each of its own environment, which shar
 the algorithm serves it, and the runners, who have agents, tracer and graders, are its clients.
 """
 
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.plugins.recorder import RunRequest
-from agl_runs.config.file import ConfigFile, configured
+from agl_runs.config.file import ConfigFile, as_yaml, configured
+from agl_runs.config.overrides import parse_yaml
 from agl_runs.config.sides import SIDES, role_of
 
 POLL_SECONDS = 0.1
@@ -62,9 +63,17 @@ def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    asked = {"run_id": run.run_id, "resume": run.resume, "force": run.force}
-    about = {"path": str(file.path), "read_from": str(file.read_from or ""), "values": file.values}
-    said = json.dumps({**about, "folder": str(run.folder), "run": asked, "ui": ui})
+    said = as_yaml(  # a value of a file may be a date, which JSON has not
+        {
+            "parent": os.getpid(),
+            "path": str(file.path),
+            "read_from": str(file.read_from or ""),
+            "values": file.values,
+            "folder": str(run.folder),
+            "run": {"run_id": run.run_id, "resume": run.resume, "force": run.force},
+            "ui": ui,
+        }
+    )
     sides: dict[str, Any] = {}
 
     def forward(number: int, frame: object) -> None:
@@ -80,7 +89,8 @@ def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui
             # A session of its own: Ctrl+C reaches each through ``forward``, and once.
             options: dict[str, Any] = {"env": env, "start_new_session": True, "text": True}
             sides[side] = subprocess.Popen([python, *words], stdin=subprocess.PIPE, **options)
-            with sides[side].stdin as out:
+            # One that has ended already is seen below.
+            with suppress(BrokenPipeError), sides[side].stdin as out:
                 out.write(said)
         while sides["algorithm"].poll() is None and not sides["runner"].poll():
             time.sleep(POLL_SECONDS)
@@ -103,8 +113,8 @@ def read_side() -> tuple[ConfigFile, RunRequest, bool]:
 
     This process ends when its parent does.
     """
-    said = json.load(sys.stdin)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    said = parse_yaml(sys.stdin.read(), "agl run --side")
+    threading.Thread(target=_end_with, args=(said["parent"],), daemon=True).start()
     read_from = Path(said["read_from"]) if said["read_from"] else None
     file = configured([(Path(said["path"]), said["values"])], (), read_from)
     return file, replace(RunRequest(**said["run"]), folder=Path(said["folder"])), said["ui"]

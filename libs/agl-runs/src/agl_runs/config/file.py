@@ -317,7 +317,8 @@ def _load_environment(file: ConfigFile) -> Environment:
         except ConfigError as error:
             if role_of(config.strategy) != "algorithm" or not file.environments:
                 raise
-            note(f"{error} The algorithm goes without; give adapter.agent_match if it trains some")
+            why = str(error).rstrip(".")
+            note(f"{why}. The algorithm goes without; give adapter.agent_match if it trains some")
             return Environment(AbsentAgent())
     if config.environment is None or config.agent is not None:
         have = "both" if config.agent else "neither"
