@@ -110,8 +110,11 @@ def install(session: nox.Session, *requirements: str) -> None:
 
 
 def own_ray() -> dict[str, str]:
-    """Variables with which Ray does not find a cluster that another session has begun beside."""
-    return {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-")}
+    """Variables for a Ray beside other sessions: it finds no cluster of theirs, and gets its turn.
+
+    Ray gives its workers a niceness of 15: beside ten busy processes they get next to nothing.
+    """
+    return {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-"), "RAY_worker_niceness": "0"}
 
 
 @nox.session
@@ -447,8 +450,7 @@ def verl_cpu(session: nox.Session) -> None:
         "agl-sandbox", "agl-views", *TEST_TOOLS[:5], OPENAI, "pyright>=1.1.400",
     )  # fmt: skip
     session.run("pyright", "-p", "plugins/agl-verl")
-    # Ray's workers are nicer than all else, and starve beside other sessions.
-    env = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "RAY_worker_niceness": "0", **own_ray()}
+    env = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **own_ray()}
     if "--long" in session.posargs:
         # The agent of examples/spider.
         session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("lang")))
