@@ -20,6 +20,7 @@ from typing import Any
 import agl
 from agl.errors import ConfigError, StoreError
 from agl.utils.logs import setup_logging
+from agl.utils.text import capped
 from agl_processes.runner_process import FINISHED
 from agl_processes.supervisor import MAX_VAIN_STARTS, AllEnded, RunnerDied, RunnerStarted
 from agl_ray.actor import LEFT, TOKENS, RunnerActor, Work
@@ -215,7 +216,7 @@ class _Actors:
             except asyncio.CancelledError:
                 why = "it did not end within graceful_timeout" if running else FINISHED
             except self._ray.exceptions.RayError as error:
-                why = " ".join(str(getattr(error, "cause", error)).split())[:500]
+                why = " ".join(capped(str(getattr(error, "cause", error)), 800).split())
             except Exception as error:
                 if actor is not None:  # Ray is lost, and what ran is nobody's fault
                     traceback.print_exc()

@@ -1,5 +1,6 @@
 """How many runners there are, where, and with what code."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,16 @@ def test_agent_that_no_node_can_import_ends_the_run(cluster, tmp_path):
     assert run.returncode == 1
     ship = "Ship the agent's code with runtime_env"
     assert f"ModuleNotFoundError: No module named 'my_agent'. {ship}" in run.stderr
+
+
+def test_why_an_environment_cannot_be_made_is_said_whole(cluster, tmp_path):
+    """Ray puts a traceback before it."""
+    pip = "strategy.runtime_env.pip=[agl-that-no-index-has]"
+    run = agl_run(tmp_path, cluster.address, tmp_path, pip)
+    assert run.returncode == 1
+    # There is no virtualenv; where there is, no such package.
+    why = run.stderr.splitlines()[-1]
+    assert re.search("Please install virtualenv|agl-that-no-index-has", why), run.stderr
 
 
 def test_cluster_that_is_not_there_ends_the_run(tmp_path):
