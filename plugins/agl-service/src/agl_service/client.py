@@ -32,6 +32,7 @@ from agl_service.errors import (
     ServerConnectionError,
     TrainingError,
 )
+from agl_service.onnx import export_onnx, onnx_exporter
 from agl_service.results import EvalResult, TrainingResult, evaluation_of, training_of
 from agl_service.runtime import air, runtime_config
 from agl_service.trajectories import Trajectory, read_trajectories
@@ -187,17 +188,23 @@ class Client:
         Args:
             output_dir: Made if it is not there.
             checkpoint: Of a result; or ``latest``, or ``best`` by evaluations, of the newest job.
-            format: ``huggingface`` or ``safetensors``, which are the same here.
+            format: ``huggingface`` or ``safetensors``, which are the same here; or ``onnx``, which
+                optimum's ``optimum-cli`` writes here: with the tokenizer, for generation.
 
         Raises:
-            InvalidConfigError: Another format.
-            TrainingError: There is no such checkpoint.
+            InvalidConfigError: Another format, or there is no ``optimum-cli``.
+            TrainingError: There is no such checkpoint, or it could not be converted.
         """
-        if format not in ("huggingface", "safetensors"):
+        if format not in ("huggingface", "safetensors", "onnx"):
             raise InvalidConfigError(
-                f"format={format!r}: expected huggingface or safetensors. For ONNX, download that, "
-                "and run: optimum-cli export onnx --model FOLDER OUTPUT"
+                f"format={format!r}: expected huggingface, safetensors or onnx"
             )
+        if format == "onnx":
+            exporter = onnx_exporter()
+            with TemporaryDirectory() as folder:
+                self.download_model(folder, checkpoint)
+                export_onnx(exporter, folder, output_dir)
+            return
         job, name, files = self._checkpoint(checkpoint)
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         for file in files:

@@ -281,10 +281,11 @@ def list_models(client: "Client", as_json: bool) -> None:
 @click.command("download")
 @checkpoint_option
 @output_option
+@click.option("--format", "form", default="huggingface", help="Or safetensors, or onnx.")
 @url_option
-def download(client: "Client", output: str, checkpoint: str) -> None:
+def download(client: "Client", output: str, checkpoint: str, form: str) -> None:
     """Write a checkpoint of a training server into a folder, as transformers and vLLM load it."""
-    client.download_model(output, checkpoint)
+    client.download_model(output, checkpoint, form)
 
 
 @click.command("serve", context_settings={"ignore_unknown_options": True})
