@@ -345,23 +345,6 @@ async def test_decorated_reward_functions_record_what_they_return() -> None:
     assert [agl.get_reward_value(each) for each in spans] == [0.25, 0.75]
 
 
-async def test_store_and_proxy_are_given_to_methods_of_algorithms() -> None:
-    from agentlightning.algorithm.utils import with_llm_proxy, with_store
-
-    class Mine(agl.Algorithm):
-        @with_llm_proxy()
-        @with_store
-        async def run(self, store: Any, proxy: Any, train_dataset: Any = None) -> Any:  # pyright: ignore
-            return store, proxy, train_dataset
-
-    algorithm, store = Mine(), agl.InMemoryLightningStore()
-    algorithm.set_store(store)
-    assert await algorithm.run([1]) == (store, None, [1])  # type: ignore
-    required = with_llm_proxy(required=True)(Mine.run)  # type: ignore
-    with pytest.raises(ValueError, match="Mine needs an LLM proxy"):
-        await required(algorithm)
-
-
 def test_log_of_the_original_s_name_is_agls() -> None:
     kept: list[logging.LogRecord] = []
 

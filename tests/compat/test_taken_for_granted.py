@@ -347,18 +347,22 @@ def test_object_that_cannot_be_read_is_a_runtime_error(attributes: dict[str, Any
 
 
 def test_default_is_made_where_its_parameter_is_there_and_not_given() -> None:
-    from agentlightning.trainer.init_utils import instantiate_component
+    from agentlightning import build_component
 
     class Kind:
         def __init__(self, a: int = 1) -> None:
             self.a = a
 
+    def made(spec: Any, **defaults: Any) -> Any:
+        about = {"expected_type": Kind, "spec_name": "kind", "optional_defaults": defaults}
+        return build_component(spec, **about).a
+
     def never() -> int:
         raise AssertionError
 
-    assert instantiate_component(Kind, {}, {"missing": never}).a == 1
-    assert instantiate_component(Kind, {"a": 2}, {"a": never}).a == 2
-    assert instantiate_component(Kind, {}, {"a": lambda: 5}).a == 5
+    assert made(Kind, missing=never) == 1
+    assert made({"type": Kind, "a": 2}, a=never) == 2
+    assert made(Kind, a=lambda: 5) == 5
 
 
 def test_parent_that_is_not_there_has_its_id_in_the_tree() -> None:

@@ -68,8 +68,8 @@ PUBLIC = {
 }
 """Module -> its names that its package has, too, and the top; each is imported when it is used."""
 HOMES = (
-    "semconv types.tracer store.base utils.otel algorithm.utils trainer.init_utils trainer.legacy "
-    "utils.id utils.metrics utils.server_launcher execution.base "
+    "semconv types.tracer store.base utils.otel trainer.init_utils trainer.legacy "
+    "utils.metrics utils.server_launcher execution.base "
     "instrumentation llm_proxy verl.entrypoint"
 )
 """Where the modules of the original import other names from; they can be imported from those."""

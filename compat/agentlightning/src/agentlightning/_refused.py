@@ -17,6 +17,14 @@ use TraceToMessages().adapt(spans)
   convert_to_openai_messages group_genai_dict
 APO(...) finds and makes prompts by itself; see docs/howto/optimise-prompts.md
   APPLY_EDIT_PROMPT_FILES GRADIENT_PROMPT_FILES RolloutResultForAPO VersionedPromptTemplate
+call self.get_store() or self.get_llm_proxy() in the method, and random.sample for batches
+  batch_iter_over_dataset with_llm_proxy with_store
+use build_component
+  instantiate_component instantiate_from_spec load_class
+use secrets.token_hex
+  generate_id
+times of a span are seconds, and its attributes are whole
+  convert_timestamp extract_extra_fields
 it had no execute; use ClientServerExecutionStrategy
   InterProcessExecutionStrategy
 agentops.init is never called, so there is nothing to bypass; use AgentOpsTracer()
@@ -103,7 +111,7 @@ MODULES = (
     "store.collection.memory store.collection_based execution.inter_process "
     "instrumentation.agentops_langchain instrumentation.litellm instrumentation.vllm "
     "instrumentation.weave store.utils store.collection.mongo store.mongo utils.otlp "
-    "utils.system_snapshot "
+    "utils.system_snapshot utils.id algorithm.utils "
     "verl.dataset verl.daemon verl.trainer verl.async_server"
 )
 """Of the original, below ``agentlightning``, in which all is refused; they have no file."""

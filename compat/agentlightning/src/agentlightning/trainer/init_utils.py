@@ -69,7 +69,7 @@ def build_component(
     made: Any = (
         spec
         if isinstance(spec, expected_type)
-        else instantiate_from_spec(
+        else _instantiate(
             spec,
             spec_name=spec_name,
             optional_defaults=optional_defaults,
@@ -87,7 +87,7 @@ def build_component(
     return made
 
 
-def instantiate_from_spec(
+def _instantiate(
     spec: Any,
     *,
     spec_name: str,
@@ -116,24 +116,6 @@ def instantiate_from_spec(
         optional_defaults=_made(kind, options, optional_defaults or {}),
         where=spec_name,
     ).build()
-
-
-def instantiate_component(
-    cls: type[T],
-    provided_kwargs: dict[str, Any] | None = None,
-    optional_defaults: OptionalDefaults | None = None,
-) -> T:
-    """Build a class with these options, and those of the defaults that it takes."""
-    return instantiate_from_spec(
-        {**(provided_kwargs or {}), "type": cls},
-        spec_name=cls.__name__,
-        optional_defaults=optional_defaults,
-    )
-
-
-def load_class(path: str) -> Any:
-    """What stands at ``package.module.Name``."""
-    return import_attribute(path)
 
 
 def _made(kind: type[Any], given: Mapping[str, Any], defaults: OptionalDefaults) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Spans."""
 
 from enum import StrEnum
-from typing import Any
 
 from agl import SpanRecordingContext as SpanRecordingContext
 from agl.semconv import AGL_VIRTUAL as AGL_VIRTUAL
@@ -26,18 +25,3 @@ class SpanAttributeNames(StrEnum):
 
     MESSAGE = "message"
     OBJECT = "object"
-
-
-def convert_timestamp(timestamp: int | float | None) -> float | None:
-    """Unix seconds; what is too large to be seconds counts as nanoseconds."""
-    return timestamp / 1e9 if timestamp is not None and timestamp > 1e12 else timestamp
-
-
-def extract_extra_fields(src: Any, excluded_fields: list[str]) -> dict[str, Any]:
-    """The public attributes of an object that JSON can hold, but those excluded."""
-    plain = (str, int, float, bool, type(None), list, dict)
-    return {
-        name: value
-        for name, value in vars(src).items()
-        if name not in excluded_fields and not name.startswith("_") and isinstance(value, plain)
-    }
