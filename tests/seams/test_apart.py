@@ -108,6 +108,16 @@ def test_what_fails_on_one_side_ends_the_other(scene, wrong, code, said):
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
+def test_runners_that_end_in_order_end_a_wait_for_more(scene):
+    (scene / "tasks.jsonl").write_text('{"seconds": 0}\n' * 6)
+    done = agl(scene, "run", "agl.yaml", "max_rollouts=1", "algorithm.hangs=true")
+    assert done.returncode == 0, done.stderr  # as without environments
+    assert "If max_rollouts ended them, raise it" in done.stderr
+    assert "4 queuing, 2 succeeded" in done.stdout, done.stdout
+    done = agl(scene, "run", "agl.yaml", "max_rollouts=3")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_both_end_with_the_command(scene, number):
     (scene / "tasks.jsonl").write_text('{"seconds": 300}\n')

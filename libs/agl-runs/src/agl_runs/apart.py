@@ -92,7 +92,11 @@ def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui
             # One that has ended already is seen below.
             with suppress(BrokenPipeError), sides[side].stdin as out:
                 out.write(said)
+        is_told = False
         while sides["algorithm"].poll() is None and not sides["runner"].poll():
+            if sides["runner"].poll() == 0 and not is_told:  # as max_rollouts says
+                sides["algorithm"].send_signal(signal.SIGUSR1)
+                is_told = True
             time.sleep(POLL_SECONDS)
         code = sides["algorithm"].poll()
         if code is None:

@@ -215,6 +215,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         reports: Reports,
     ) -> bool:
         terminated = False
+        if self.role == "algorithm":
+            _hear_of_end(reports)
         async with self._reached(store) as reached:
             reports.open()
             if supervisor is not None:
@@ -321,3 +323,15 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _hear_of_end(reports: Reports) -> None:
+    """SIGUSR1 says that the runners, which another process has started, will run no more."""
+    loop = asyncio.get_running_loop()
+
+    def hear(*_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(reports.no_runners.set)
+
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGUSR1, hear)
