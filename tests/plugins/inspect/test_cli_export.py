@@ -15,6 +15,7 @@ from tests.run_project import refuses, succeeds
 
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import LLM, Document, Failure, PromptTemplate, RolloutConfig, Span, TraceStatus
+from agl_inspect.exchange.reading import CANARY
 from agl_sqlite import SqliteLightningStore
 from agl_views.tables.file_store import FileStore
 
@@ -565,3 +566,14 @@ def test_whole_store_comes_back_as_it_was(agl):
 
     filled(use, "new.db")
     refuses(agl, "goes into an empty one", "import", "all.jsonl", "--path", "new.db")
+
+
+def test_every_form_counts_a_canary_that_was_cancelled_as_left_out(agl):
+    async def fill(store: SqliteLightningStore) -> None:
+        one = await store.start_rollout(input="t", mode="test", metadata={CANARY: "empty"})
+        await store.update_rollout(one.rollout_id, status="cancelled")
+
+    filled(fill)
+    for form in ("rows", "sft", "dpo"):
+        said = succeeds(agl, "export", "--as", form, *HERE).err
+        assert said.endswith("rollouts of judges and canaries left out: 1\n")

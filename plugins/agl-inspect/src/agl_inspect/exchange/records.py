@@ -87,15 +87,16 @@ class Export:
             return
         # The ids of siblings first, then the data of one task at a time.
         tasks: defaultdict[str, list[str]] = defaultdict(list)
-        async for rollout in self._wanted(status_in=["succeeded"]):
-            tasks[digest([rollout.input])].append(rollout.rollout_id)
+        async for rollout in self._wanted():
+            if rollout.status == "succeeded":
+                tasks[digest([rollout.input])].append(rollout.rollout_id)
         for ids in tasks.values():
             siblings = await self.store.query_rollouts(rollout_id_in=ids)
             yield self._pairs([await self._read(rollout) for rollout in siblings])
 
-    async def _wanted(self, **filters: Any) -> AsyncGenerator[Rollout]:
+    async def _wanted(self) -> AsyncGenerator[Rollout]:
         """Those of the mode; what was no answer of the agent's model is never one."""
-        async for rollout in each_record(self.store.query_rollouts, **filters):
+        async for rollout in each_record(self.store.query_rollouts):
             is_other = not {CANARY, JUDGES}.isdisjoint(rollout.metadata or {})
             self.num_others += is_other
             if not is_other and self.mode in (None, rollout.mode):
