@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from agl.store.answers import AttemptEnd
 from agl.store.engine.records import update_resources
-from agl.types import EnqueueRolloutRequest, RolloutConfig
+from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl_postgres import PostgresLightningStore
+from agl_postgres.tables import PostgresTables
 
 
 @pytest.fixture
@@ -31,6 +33,18 @@ async def test_a_large_claim_and_a_large_repetition(store):
     assert [one.input for one in claimed] == list(range(250))
     pairs = [(one.rollout_id, one.attempt.attempt_id) for one in claimed]
     assert await store.get_many_span_sequence_ids(pairs) == [1] * 250
+
+
+async def test_a_turn_reads_all_that_it_needs_at_once(store, monkeypatch):
+    """Two exchanges more, and four runs of each turn, made a quarter of its cost."""
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(2)])
+    first = await store.dequeue_rollout("w")
+    exchanges, fetch = [], PostgresTables._fetch
+    monkeypatch.setattr(PostgresTables, "_fetch", lambda self: exchanges.append(fetch(self)))
+    ids = {"rollout_id": first.rollout_id, "attempt_id": first.attempt.attempt_id}
+    span, end = Span.from_attributes(attributes={}, **ids), AttemptEnd(**ids, status="succeeded")
+    done = await store.turn([span], finish=end, worker_id="w", key="second")
+    assert (done.attempt.status, done.claimed[0].input, len(exchanges)) == ("succeeded", 1, 1)
 
 
 async def test_resources_that_are_updated_again_in_a_transaction_are_the_latest(store):

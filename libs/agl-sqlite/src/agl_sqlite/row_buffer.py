@@ -52,6 +52,9 @@ class RowBuffer(SqlLookups):
     def _new_position(self) -> int:
         """The next place at the end of the queue."""
 
+    def expect_claim(self, worker_id: str | None, key: str | None) -> None:
+        """What a claim needs is read when it is asked for."""
+
     def flush(self) -> None:
         """Write what was kept back."""
         for name, rows in self._unwritten.items():

@@ -96,6 +96,15 @@ class PostgresTables(Rounds):
                     self._want_rollouts(rollout_id for (rollout_id,) in rows)
         return found[0] if found else self.memory.rollout_id_of_key(key)
 
+    def expect_claim(self, worker_id: str | None, key: str | None) -> None:
+        if not self.num_rounds:
+            self._want(*self._queue)
+        if key is not None:
+            self._want("attempts_of_key", key)
+        if worker_id is not None:
+            self._want("worker", worker_id)
+            self._want("attempts_of_worker", worker_id)
+
     def first_queued(self) -> Rollout | None:
         first = self.memory.first_queued()
         is_read = first is not None and self.memory.queue.rows[first.rollout_id][0] < 0

@@ -124,6 +124,7 @@ def claim(
     tables: Tables, now: float, limit: int, worker_id: str | None, key: str | None = None
 ) -> list[AttemptedRollout]:
     """Take rollouts out of the queue, each with a new attempt."""
+    tables.expect_claim(worker_id, key)
     claimed = steps.made_by(tables, key)
     if claimed:
         return claimed
@@ -303,6 +304,8 @@ def turn(
     key: str | None = None,
 ) -> Turn:
     """Store spans, end an attempt, claim the next rollouts; see the contract."""
+    if limit > 0:
+        tables.expect_claim(worker_id, key)
     added: list[AnySpan] = []
     attempt = None
     if finish is None:
