@@ -194,8 +194,8 @@ class Rounds(RowBuffer, PostgresLookups):
         cursors: dict[str, psycopg.Cursor[Any]] = {}
         with self._connection.pipeline():
             ask(self._connection, SQL["lock"], [sorted([self._lock, *locks])])
-            numbers = sorted(number for (number,) in wanted.get("rollouts", ()))
-            ask(self._connection, SQL["lock_rollouts"], [numbers])
+            if numbers := sorted(number for (number,) in wanted.get("rollouts", ())):
+                ask(self._connection, SQL["lock_rollouts"], [numbers])
             for name, keys in wanted.items():
                 columns = [list(range(len(keys))), *map(list, zip(*keys, strict=True))]
                 sql = batched(name, tuple(map(type, keys[0])))
