@@ -290,14 +290,23 @@ def test_what_weigh_returns_is_looked_at(starts: Starts, weighs: Any, words: str
         starts.start()
 
 
-def test_a_credit_rule_that_gives_too_few_is_named(starts: Starts) -> None:
-    class Few(agl.CreditRule):
+@pytest.mark.parametrize(
+    ("assign", "said"),
+    [
+        (lambda calls: [], "rule 'Wrong' gave 0 credits for 1 calls"),
+        (lambda calls: {}["gone"], r"rule 'Wrong' \(.*Wrong\) raised KeyError: 'gone' on the 1"),
+    ],
+)
+def test_a_credit_rule_that_is_wrong_is_named(starts: Starts, caplog, assign, said) -> None:
+    class Wrong(agl.CreditRule):
         def assign(self, calls: Any, spans: Any) -> Any:
-            return []
+            return assign(calls)
 
-    with pytest.raises(AlgorithmError, match="rule 'Few' gave 0 credits for 1 calls") as failed:
-        starts.start(credit=Few())
+    with pytest.raises(AlgorithmError, match=said) as failed:
+        starts.start(credit=Wrong())
     assert "cannot be read" not in str(failed.value)
+    assert sum(record.exc_info is not None for record in caplog.records) == 1
+    assert "base_url" not in caplog.text
 
 
 def test_the_ledger_says_trained_of_the_rows_that_weigh_left(starts: Starts) -> None:

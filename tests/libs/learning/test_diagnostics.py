@@ -50,6 +50,7 @@ IDLE = {"calls__trained": 0, "calls__excluded/zero_advantage": 8}
         ({"calls__trained": 0, "calls__excluded/no_token_ids": 8}, "no_tokens"),
         ({"calls__trained": 0, "calls__excluded/no_logprobs": 8}, "no_tokens"),
         ({"calls__trained": 0, "calls__total": 0}, "no_calls"),
+        ({"calls__trained": 0, "calls__total": 0, "rollouts__unreadable": 8}, "unreadable"),
         ({"failures__bias": -0.07, "failures__bias_error": 0.01}, "biased_failures"),
     ],
 )

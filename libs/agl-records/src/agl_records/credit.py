@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agl.algorithm.gateway import ModelConfig
-from agl.errors import AdapterError
+from agl.errors import AdapterError, ConfigError
 from agl.plugins.build import plan_component
 from agl.types import Span
+from agl.utils.text import describe, full_name_of
 from agl_records.training_data import ModelCall
 from agl_records.types import Credit
 
@@ -37,6 +38,27 @@ class CreditRule(ABC):
         Returns:
             One ``Credit`` per call; its ``reward`` is None where no reward reaches the call.
         """
+
+
+def credits_of(
+    rule: CreditRule, name: str, calls: Sequence[ModelCall], spans: Sequence[Span], rollout_id: str
+) -> list[Credit]:
+    """What a rule gives to the calls of an attempt.
+
+    Raises:
+        AdapterError: It raised an error, or ``check_credits`` does.
+    """
+    try:
+        given = rule.assign(calls, spans)
+    except (ConfigError, AdapterError):
+        raise
+    except Exception as error:  # of code that anybody may have written
+        raise AdapterError(
+            f"credit rule {name!r} ({full_name_of(type(rule))}) raised {type(error).__name__}: "
+            f"{describe(error)} on the {len(calls)} calls of rollout {rollout_id!r}"
+        ) from error
+    check_credits(name, given, len(calls), rollout_id)
+    return given
 
 
 def check_credits(rule: str, given: Sequence[Credit], number: int, rollout_id: str) -> None:

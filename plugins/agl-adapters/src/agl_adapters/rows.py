@@ -19,7 +19,7 @@ from agl_records.calls.reader import (
 )
 from agl_records.calls.sources.fields import OUTPUT_TYPE
 from agl_records.calls.span_tree import ordered
-from agl_records.credit import CreditRule, check_credits
+from agl_records.credit import CreditRule, credits_of
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet, common_length, extend, new_row
 from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
@@ -160,9 +160,8 @@ class TraceToRows(RowsAdapter):
         calls = [record.call for record in own]
         if self.air is not None:
             spans = ordered([*spans, *self.air.rewards(spans)])
-        credits = self.credit.assign(calls, spans)
         rollout_id = spans[0].rollout_id if spans else ""
-        check_credits(self.credit_name, credits, len(calls), rollout_id)
+        credits = credits_of(self.credit, self.credit_name, calls, spans, rollout_id)
         account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
         # A rule may give one and the same credit to many calls.
         named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}

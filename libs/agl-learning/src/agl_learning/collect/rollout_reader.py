@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agl.algorithm.adapter import TraceAdapter
@@ -37,6 +37,8 @@ class Reader:
     """What becomes of rollouts that failed."""
     model: TrainedModel | None = None
     """Whose calls are rows; None takes the calls of all."""
+    _shown: set[type[BaseException]] = field(default_factory=set[type[BaseException]])
+    """Errors whose traceback the log has: that of a rule comes with every rollout."""
 
     def check_model(self) -> None:
         """Where the adapter cannot tell models apart, say so, once, and go on with all."""
@@ -125,7 +127,9 @@ class Reader:
             why = f"its spans cannot be read: {type(error).__name__}: {error}"
             if isinstance(error, AdapterError):  # which names the credit rule, say
                 why = str(error)
-            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=error)
+            new = None if type(error.__cause__ or error) in self._shown else error
+            self._shown.add(type(error.__cause__ or error))
+            logger.warning("rollout %r: %s", rollout.rollout_id, why, exc_info=new)
             one.unusable = ("malformed", why)
             ledger.exclude_rollout(rollout.rollout_id, *one.unusable)
             return

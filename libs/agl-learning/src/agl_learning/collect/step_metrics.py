@@ -136,6 +136,9 @@ def collected_metrics(
         "rollouts/succeeded": len(collected.ended) - collected.num_failed,
         "rollouts/failed": collected.num_failed,
         "rollouts/infrastructure": collected.num_infrastructure,
+        "rollouts/unreadable": sum(
+            one.unusable is not None and one.unusable[0] == "malformed" for one in collected.ended
+        ),
         **failure_metrics(collected.ended),
         "calls/total": ledger["calls"],
         "calls/trained": ledger["trained"],

@@ -157,7 +157,7 @@ class Diagnostics:
             if not (means.last > means.first and means.last >= most):
                 has_teacher = self._estimator_of(model) == "reverse_kl"
                 codes += ["equal_to_teacher" if has_teacher else "equal_rewards", "no_entropy"]
-            codes += ["no_tokens", "no_calls", "biased_failures"]
+            codes += ["no_tokens", "unreadable", "no_calls", "biased_failures"]
         found: list[Finding] = []
         for code in codes:
             look, *advice = SIGNS[code]
@@ -258,9 +258,17 @@ def _no_tokens(last: Sequence[Metrics]) -> str:
 def _no_calls(last: Sequence[Metrics]) -> str:
     if any(_number(step, "calls/total") or "calls/total" not in step for step in last):
         return ""
-    if not any(_number(step, "rollouts/succeeded") for step in last):
+    if not any(_number(step, "rollouts/succeeded") for step in last) or _unreadable(last):
         return ""
     return f"rollouts succeed in {_steps(last)}, and no model call of theirs is recorded"
+
+
+def _unreadable(last: Sequence[Metrics]) -> str:
+    most = [
+        _number(step, "rollouts/unreadable") > _number(step, "rollouts/succeeded") / 2
+        for step in last
+    ]
+    return f"most rollouts of {_steps(last)} succeed, and cannot be read" if all(most) else ""
 
 
 def _biased_failures(last: Sequence[Metrics]) -> str:
@@ -335,6 +343,11 @@ SIGNS: Final[Mapping[str, tuple[Callable[[Sequence[Metrics]], str], str, str]]] 
         "the agent does not ask through the gateway, or asks for a form (a stream, parsed answers) "
         "in which the model's server does not give them",
         "Use the base_url of the LLM resource, and see agl doctor FILE for each call",
+    ),
+    "unreadable": (
+        _unreadable,
+        "a credit rule or an adapter raises an error, or the spans hold what none can be",
+        "The log has a warning for each rollout, and a traceback; agl ledger says the same",
     ),
     "no_calls": (
         _no_calls,

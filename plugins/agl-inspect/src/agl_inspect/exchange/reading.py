@@ -14,7 +14,7 @@ from agl_records.calls.conversations import ChatMessages, conversation, tool_spa
 from agl_records.calls.matching import selects
 from agl_records.calls.reader import Recorded, by_attempt, recorded_and_unrecognised
 from agl_records.calls.span_tree import ordered
-from agl_records.credit import CreditRule, check_credits
+from agl_records.credit import CreditRule, credits_of
 from agl_records.training_data import ModelCall
 from agl_records.types import ExclusionReason
 from agl_views.explanations.turns import is_same
@@ -89,8 +89,8 @@ async def read_rollout(
             tools = tool_spans_of(read.used_spans)
             rewards: list[float | None] = [None] * len(records)
             if credit is not None:
-                given = credit.assign([record.call for record in records], read.used_spans)
-                check_credits(type(credit).__name__, given, len(records), rollout.rollout_id)
+                calls, name = [record.call for record in records], type(credit).__name__
+                given = credits_of(credit, name, calls, read.used_spans, rollout.rollout_id)
                 rewards = [one.reward for one in given]
             for record, reward in zip(records, rewards, strict=True):
                 call = record.call
