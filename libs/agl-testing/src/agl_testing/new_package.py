@@ -5,8 +5,8 @@
 
 import ast
 import re
+import shlex
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -32,7 +32,7 @@ def command(kind: str, name: str, folder: Path | None) -> None:
     KIND is algorithm, trainer, tracer, adapter, dialect, store, credit, strategy or hook.
     """
     from agl.cli.shared import note
-    from agl.errors import ConfigError, install_line
+    from agl.errors import ConfigError
     from agl.plugins.registry import GROUPS, components
 
     name = name.removeprefix("agl-")
@@ -50,10 +50,8 @@ def command(kind: str, name: str, folder: Path | None) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
         click.echo(folder / path)
-    needs = re.findall('"(agl-[a-z]+)~', package["pyproject.toml"].replace("agl-core", "agl"))
-    if missing := [one for one in needs if find_spec(one.replace("-", "_")) is None]:
-        note(f"First: {install_line(*missing)}")
-    note(f"Next: cd {folder} && pip install -e . && pytest && agl plugins check {name}")
+    install = shlex.join(["python", "install.py", "-e", f"{folder.absolute()}[test]"])
+    note(f"Next: {install} (in a clone of agl); there: pytest && agl plugins check {name}")
 
 
 def render(kind: str, name: str, group: str) -> dict[str, str]:

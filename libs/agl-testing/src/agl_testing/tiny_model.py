@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agl.errors import ConfigError, install_line
+from agl.utils.logs import tell
 from agl.utils.text import shorten
 
 Conversation = Sequence[dict[str, Any]]
@@ -66,6 +67,7 @@ def tiny_model(
     """
     folder = Path(folder)
     if (folder / "config.json").is_file():
+        tell(f"{folder} has a model, which is kept as it is; remove the folder to make another")
         return folder
     if file := next(filter(Path.is_file, (folder, *folder.parents)), None):
         raise ConfigError(
