@@ -107,7 +107,7 @@ def test_runner_in_the_main_process_that_crashes_ends_the_algorithm(scene: Scene
         """
     )
     assert code == 1
-    assert "RunnerCrashError: a runner failed: no such device" in errors
+    assert "RunnerCrashError: a runner failed: OSError: no such device" in errors
 
 
 @agl.rollout

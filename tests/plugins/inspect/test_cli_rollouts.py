@@ -117,12 +117,15 @@ def test_an_error_is_shown_without_what_a_terminal_would_obey(tmp_path, agl, mon
         assert "\x07" not in shown
 
 
+NONE = "(a Trainer without run= keeps none)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--path", "no.db"], "agl: no.db: no such store file\n"),
         (["--path", "a", "--url", "b"], "agl: --path and --url name two stores; give one\n"),
-        ([], "agl: there is no agl-runs/*/store.db here; give --path FILE or --url URL\n"),
+        ([], f"agl: there is no agl-runs/*/store.db here {NONE}; give --path FILE or --url URL\n"),
     ],
 )
 def test_store_that_is_not_there_is_said_in_one_sentence(agl, here, arguments, message):

@@ -89,7 +89,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             await self._wind_down(coroutines)
             no_runners.set()
         if crash is not None:
-            raise RunnerCrashError(f"a runner failed: {crash}") from crash
+            raise RunnerCrashError(f"a runner failed: {type(crash).__name__}: {crash}") from crash
         if (error := learner.error) is not None:
             raise AlgorithmError(
                 f"the algorithm failed: {type(error).__name__}: {error}"

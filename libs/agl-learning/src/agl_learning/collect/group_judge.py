@@ -16,8 +16,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-import aiohttp
-
 from agl.algorithm.gateway import Gateway
 from agl.errors import AdapterError, ConfigError, GatewayError
 from agl.store.base import LightningStore
@@ -272,6 +270,8 @@ async def _send(llm: LLM, messages: list[dict[str, str]], fields: Mapping[str, A
         GatewayError: There is none: the model or the gateway is down, or refuses.
         AdapterError: The answer has no text.
     """
+    import aiohttp
+
     body = {"model": llm.model, "messages": messages, **fields}
     key = {"authorization": f"Bearer {llm.api_key}"} if llm.api_key else {}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)

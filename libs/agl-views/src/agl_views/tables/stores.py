@@ -53,7 +53,10 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     elif files := sorted(stores_here(), key=lambda file: file.stat().st_mtime):
         note(f"store: {(file := files[-1])}")
     else:
-        raise ConfigError("there is no agl-runs/*/store.db here; give --path FILE or --url URL")
+        raise ConfigError(
+            "there is no agl-runs/*/store.db here (a Trainer without run= keeps none); give --path "
+            "FILE or --url URL"
+        )
     return SqliteLightningStore(file) if to_write else FileStore(file)
 
 
