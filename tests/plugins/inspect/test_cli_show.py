@@ -41,6 +41,14 @@ CONVERSATION = [
 ]
 
 
+def test_messages_of_the_agent_are_told(show):
+    about = {"agentlightning.message.body": "sent to \x1b[2J" + "y" * 3_000}
+    message = Span.from_attributes(name="agentlightning.message", attributes=about)
+    (rollout_id,) = filled(lambda store: step(store, "final", [message, reward_span(1.0, 2)]))
+    assert f"    message   sent to \\x1b[2J{'y' * 1_985}… (" in show(rollout_id)
+    assert "y" * 3_000 in show(rollout_id, "--full")
+
+
 def test_conversation_is_told_once_with_what_became_of_each_answer(show):
     traces = (CONVERSATION, [reward_span(0.0, 5)])
     (rollout_id, *_) = filled(lambda store: step(store, "final", *traces))

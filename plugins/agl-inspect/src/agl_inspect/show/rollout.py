@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agl.emitter import get_message_value
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Span
@@ -53,6 +54,11 @@ def rollout_lines(shown: Shown, *, tokens: bool = False, full: bool = False) -> 
             f"\nof {trace.total} spans only the calls and rewards were read: --full reads all, "
             f"agl spans {rollout_id} lists them"
         )
+    if told := list(filter(None, map(get_message_value, shown.spans))):
+        yield ""
+        for text in told:
+            text = printable(text)
+            yield from indented("message", text if full else cut(text, LONGEST_MESSAGE))
     if shown.attempt is not None and shown.attempt.error is not None:
         yield ""
         yield from failure(shown.attempt)
