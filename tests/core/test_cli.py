@@ -241,6 +241,20 @@ def test_algorithm_that_raises_ends_the_run_with_exit_code_1(agl, project, insta
     assert "Traceback" in again.err
 
 
+def test_an_error_that_nobody_expected_says_where_it_was_raised(agl, project, install):
+    source = """
+        import agl
+
+        class Fails(agl.SharedMemoryExecutionStrategy):
+            def prepare(self):
+                raise KeyError("boom")
+    """
+    install("agl-x", {"agl_x_mod.py": source}, {"agl.strategies": {"fails": "agl_x_mod:Fails"}})
+    result = agl("run", "agl.yaml", "strategy=fails")
+    said = r"agl: KeyError: 'boom', at .*agl_x_mod\.py:6 \(--debug shows the traceback\)"
+    assert (result.code, bool(re.fullmatch(said, result.err.splitlines()[-1]))) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

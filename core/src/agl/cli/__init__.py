@@ -134,7 +134,11 @@ def _report(error: BaseException) -> int:
         case errors.AglError():
             message, code = str(error), RUN_FAILED
         case Exception():
-            message = f"{type(error).__name__}: {error} (--debug shows the traceback)"
+            import traceback
+
+            last = traceback.extract_tb(error.__traceback__)[-1]  # a plugin's own line, mostly
+            at = f"at {last.filename}:{last.lineno}"
+            message = f"{type(error).__name__}: {error}, {at} (--debug shows the traceback)"
             code = RUN_FAILED
         case _:
             raise error
