@@ -121,8 +121,7 @@ def emit_object(
     Raises:
         ValueError: JSON cannot hold it.
     """
-    kind = type(object).__name__
-    body: Attributes = {Key.OBJECT_TYPE.value: kind}
+    body: Attributes = {Key.OBJECT_TYPE.value: type(object).__name__}
     if type(object) is bytes:
         body[Key.OBJECT_LITERAL.value] = base64.b64encode(object).decode()
     elif type(object) in (str, bool, int, float):

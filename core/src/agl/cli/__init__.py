@@ -1,6 +1,7 @@
 """The ``agl`` command; each verb is an entry point of the group ``agl.commands``."""
 
 import sys
+import traceback
 from typing import NoReturn
 
 import click
@@ -101,8 +102,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = cli.main(arguments, prog_name="agl", standalone_mode=False)
     except BaseException as error:
         if debug and not isinstance(error, click.exceptions.Exit | SystemExit):
-            import traceback
-
             print(hide(traceback.format_exc()), end="", file=sys.stderr)
         code = _report(error)
     sys.exit(code if isinstance(code, int) else DONE)
@@ -121,8 +120,7 @@ def _report(error: BaseException) -> int:
             near = did_you_mean(error.option_name, error.possibilities or ())
             message, code = f"no such option {error.option_name!r}.{near}", REQUEST_WRONG
         case click.MissingParameter() if error.ctx is not None:
-            message = f"{error.format_message()} {error.ctx.get_usage()}"
-            code = REQUEST_WRONG
+            message, code = f"{error.format_message()} {error.ctx.get_usage()}", REQUEST_WRONG
         case click.ClickException():
             message, code = error.format_message(), REQUEST_WRONG
         case errors.ConfigError() | errors.InvalidQueryError():
@@ -134,8 +132,6 @@ def _report(error: BaseException) -> int:
         case errors.AglError():
             message, code = str(error), RUN_FAILED
         case Exception():
-            import traceback
-
             last = traceback.extract_tb(error.__traceback__)[-1]  # a plugin's own line, mostly
             at = f"at {last.filename}:{last.lineno}"
             message = f"{type(error).__name__}: {error}, {at} (--debug shows the traceback)"

@@ -91,9 +91,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         if crash is not None:
             raise RunnerCrashError(f"a runner failed: {type(crash).__name__}: {crash}") from crash
         if (error := learner.error) is not None:
-            raise AlgorithmError(
-                f"the algorithm failed: {type(error).__name__}: {error}"
-            ) from error
+            why = f"the algorithm failed: {type(error).__name__}: {error}"
+            raise AlgorithmError(why) from error
 
     async def _wind_down(self, coroutines: list[BackgroundCoroutine]) -> None:
         for timeout in (self.graceful_delay, JOIN_SECONDS):

@@ -186,8 +186,7 @@ def _docs(target: Callable[..., Any]) -> dict[str, str]:
             # another thread parses too.
             parsed = docstring_parser.parse(source.__doc__ or "")
         for parameter in parsed.params:
-            text = " ".join((parameter.description or "").split())
-            docs.setdefault(parameter.arg_name, text)
+            docs.setdefault(parameter.arg_name, " ".join((parameter.description or "").split()))
     return docs
 
 

@@ -149,8 +149,7 @@ def start_rollout(
         latest = tables.latest_attempt(known)
         if latest is None:  # queued under this key
             return start_attempt(tables, now, known, worker_id)
-        rollout = steps.find_rollout(tables, known)
-        return attempted(copy_of_record(rollout), copy_of_record(latest))
+        return attempted(copy_of_record(steps.find_rollout(tables, known)), copy_of_record(latest))
     resources_id = known_resources_id(tables, request.resources_id)
     rollout = new_rollout(tables, now, request, resources_id, "preparing")
     tables.insert_rollout(rollout, request.key)

@@ -135,8 +135,7 @@ def requeue(tables: Tables, now: float, rollout_id: str, failure: Failure) -> Ro
         return rollout
     requeued = rollout
     if rollout.status not in rules.ENDED:
-        requeued = rules.move_rollout(rollout, "requeuing", now)
-        move(tables, rollout, requeued)
+        move(tables, rollout, rules.move_rollout(rollout, "requeuing", now))
     if latest.status in rules.OPEN:
         _, stored = find_attempt(tables, rollout_id, latest.attempt_id)
         attempt = rules.move_attempt(latest, "failed", now, current=False, error=failure)
@@ -175,8 +174,7 @@ def save_attempt(
     if attempt.worker_id is None or was_open == is_open:
         return
     if is_open:
-        worker = find_worker(tables, attempt.worker_id)
-        tables.save_worker(rules.worker_busy(worker, attempt, now))
+        tables.save_worker(rules.worker_busy(find_worker(tables, attempt.worker_id), attempt, now))
     else:
         _release(tables, now, attempt.worker_id, attempt)
 
