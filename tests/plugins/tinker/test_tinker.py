@@ -1,5 +1,6 @@
 """``tinker`` over the real line and Tinker's real SDK, against a local service that learns."""
 
+import asyncio
 import copy
 import itertools
 import json
@@ -99,6 +100,16 @@ async def test_the_best_rows_are_imitated_with_cross_entropy(service, tinker, ru
     assert set(service.losses) == {"cross_entropy"}
     assert len(service.losses) > 6
     assert algorithm.summary["rewards"][-1] > 0.8
+
+
+async def test_a_run_ends_though_the_sdk_waits_for_ever_as_it_closes(tinker, run, monkeypatch):
+    """As it does if a heartbeat of its session is under way just then."""
+    from tinker.lib.internal_client_holder import InternalClientHolder
+
+    monkeypatch.setattr("agl_tinker.service.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(InternalClientHolder, "_async_cleanup", lambda self: asyncio.Event().wait())
+    algorithm = await asyncio.wait_for(run(tinker(iterations=1)), 60)
+    assert algorithm.summary["rewards"]
 
 
 async def test_ppo_in_several_steps_and_no_secret_is_written(

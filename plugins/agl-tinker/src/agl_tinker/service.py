@@ -21,6 +21,8 @@ from agl_models.provider_errors import RemoteRefusalError, status_of
 from agl_tinker.data import Loss, logprob_gap, shifted
 
 T = TypeVar("T")
+CLOSE_SECONDS = 30.0
+"""So long a session may take to end."""
 
 
 class _MissingError(ConfigError):
@@ -176,10 +178,14 @@ class TinkerService:
         )
 
     async def close(self, status: str) -> None:
-        """End the session."""
+        """End the session, or leave it after a while: Tinker ends it when nothing is heard of it.
+
+        Tinker's SDK waits for ever if a heartbeat was under way.
+        """
         ended: Any = status
-        with suppress(AglError):
-            await ask("end the session", lambda: self._service.close(ended))
+        with suppress(AglError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await ask("end the session", lambda: self._service.close(ended))
 
 
 async def ask(doing: str, call: Callable[[], Awaitable[T]]) -> T:
