@@ -118,6 +118,22 @@ def test_runners_that_end_in_order_end_a_wait_for_more(scene):
     assert done.returncode == 0, done.stderr
 
 
+def test_an_algorithm_that_its_owner_started_leaves_sigusr1_to_its_owner(scene):
+    """Slurm sends it before a time limit."""
+    (scene / "script.py").write_text(
+        "import signal, agl\n"
+        "def owns(*_): ...\n"
+        "signal.signal(signal.SIGUSR1, owns)\n"
+        "@agl.algo\n"
+        "async def algorithm(store):\n"
+        "    print(signal.getsignal(signal.SIGUSR1) is owns)\n"
+        "strategy = {'type': 'cs', 'role': 'algorithm', 'server_port': 0}\n"
+        "agl.Trainer(algorithm=algorithm, strategy=strategy).fit(agl.rollout(lambda task: 1.0))\n"
+    )
+    done = python("script.py", cwd=scene)
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_both_end_with_the_command(scene, number):
     (scene / "tasks.jsonl").write_text('{"seconds": 300}\n')

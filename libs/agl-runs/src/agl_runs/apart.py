@@ -117,6 +117,7 @@ def read_side() -> tuple[ConfigFile, RunRequest, bool]:
 
     This process ends when its parent does.
     """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # so the strategy knows that it may take it
     said = parse_yaml(sys.stdin.read(), "agl run --side")
     threading.Thread(target=_end_with, args=(said["parent"],), daemon=True).start()
     read_from = Path(said["read_from"]) if said["read_from"] else None

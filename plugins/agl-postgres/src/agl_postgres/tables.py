@@ -97,7 +97,7 @@ class PostgresTables(Rounds):
         return found[0] if found else self.memory.rollout_id_of_key(key)
 
     def expect_claim(self, worker_id: str | None, key: str | None) -> None:
-        if not self.num_rounds:
+        if not self.num_rounds:  # later ones have it, and would ask for what is behind it
             self._want(*self._queue)
         if key is not None:
             self._want("attempts_of_key", key)

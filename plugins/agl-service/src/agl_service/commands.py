@@ -262,6 +262,7 @@ def evaluate(client: "Client", **options: Any) -> None:
 
 
 _ONE: Any = {"default": "latest", "show_default": True}
+_FORMS = "How the files are written: huggingface, safetensors (the same), or onnx."
 _ONE_HELP = "Of agl model list, or latest or best of the newest job."
 checkpoint_option = click.option("--checkpoint", **_ONE, help=_ONE_HELP)
 output_option = click.option("--output", required=True, help="Folder for the checkpoint.")
@@ -281,7 +282,7 @@ def list_models(client: "Client", as_json: bool) -> None:
 @click.command("download")
 @checkpoint_option
 @output_option
-@click.option("--format", "form", default="huggingface", help="Or safetensors, or onnx.")
+@click.option("--format", "form", default="huggingface", help=_FORMS)
 @url_option
 def download(client: "Client", output: str, checkpoint: str, form: str) -> None:
     """Write a checkpoint of a training server into a folder, as transformers and vLLM load it."""

@@ -215,7 +215,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         reports: Reports,
     ) -> bool:
         terminated = False
-        if self.role == "algorithm":
+        # Else the signal means what this process's owner says: Slurm may send it, too.
+        if self.role == "algorithm" and signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN:
             _hear_of_end(reports)
         async with self._reached(store) as reached:
             reports.open()
@@ -326,7 +327,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
 
 def _hear_of_end(reports: Reports) -> None:
-    """SIGUSR1 says that the runners, which another process has started, will run no more."""
+    """SIGUSR1 then says that the runners, which ``agl run`` has started apart, have all ended."""
     loop = asyncio.get_running_loop()
 
     def hear(*_: object) -> None:
