@@ -291,7 +291,8 @@ class StoreQueueContract:
 
     async def test_rollout_put_back_by_hand_is_claimed_again(self, store: LightningStore) -> None:
         first = await store.start_rollout("task")
-        await store.update_rollout(first.rollout_id, status="requeuing")
+        put_back = await store.update_rollout(first.rollout_id, status="requeuing")
+        assert put_back.status == "requeuing"
         attempt = await latest(store, first)
         assert attempt.status == "failed"
         assert attempt.error is not None

@@ -135,7 +135,7 @@ def requeue(tables: Tables, now: float, rollout_id: str, failure: Failure) -> Ro
         return rollout
     requeued = rollout
     if rollout.status not in rules.ENDED:
-        move(tables, rollout, rules.move_rollout(rollout, "requeuing", now))
+        move(tables, rollout, requeued := rules.move_rollout(rollout, "requeuing", now))
     if latest.status in rules.OPEN:
         _, stored = find_attempt(tables, rollout_id, latest.attempt_id)
         attempt = rules.move_attempt(latest, "failed", now, current=False, error=failure)

@@ -1,6 +1,7 @@
 """Algorithm and store server in one process, runners in others, on one machine or several."""
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import multiprocessing
@@ -336,3 +337,5 @@ def _hear_of_end(reports: Reports) -> None:
 
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGUSR1, hear)
+        # Python would put the default back, by which a late signal kills a process that has ended.
+        atexit.register(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
