@@ -6,11 +6,12 @@ import re
 import subprocess
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from tests.interpreter import AGL, started
 
 import agl
 from agl import LightningStoreClient
-from agl.errors import StoreUnavailableError
+from agl.errors import ConfigError, StoreUnavailableError
 from agl_postgres import PostgresLightningStore
 from agl_postgres.database import public_address
 
@@ -41,6 +42,12 @@ def served(url):
         yield address
 
 
+def test_a_folder_is_served_by_its_postgresql(tmp_path):
+    (folder := tmp_path / "x.postgres").mkdir()
+    with served(str(folder)):
+        assert (folder / "data" / "PG_VERSION").exists()
+
+
 async def test_servers_before_one_database_share_what_their_clients_do(url):
     with served(url) as one, served(url) as other:
         first, second = LightningStoreClient(one), LightningStoreClient(other)
@@ -69,7 +76,14 @@ def test_what_cannot_be_reached_is_said_without_its_password():
     ],
 )
 def test_no_password_is_shown_however_it_is_given(given, shown):
-    assert public_address(given) == shown
+    assert public_address(conninfo_to_dict(given)) == shown
+
+
+@pytest.mark.parametrize("wrong", ["postgresql://u:se cret@h/d", "http://127.0.0.1:1"])
+def test_what_is_no_address_is_refused_without_its_password(wrong):
+    with pytest.raises(ConfigError, match="no address of PostgreSQL") as refused:
+        PostgresLightningStore(wrong)
+    assert "cret" not in str(refused.value)
 
 
 async def test_the_options_of_an_address_hold_for_writing_too(url):

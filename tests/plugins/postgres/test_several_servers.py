@@ -6,6 +6,7 @@ import time
 import psycopg
 import pytest
 
+from agl.errors import StoreUnavailableError
 from agl.store.base import AttemptEnd
 from agl.types import EnqueueRolloutRequest, RolloutConfig
 from agl_postgres import PostgresLightningStore
@@ -134,6 +135,49 @@ async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores,
     await stores[0].delete_documents("kind", ["key"])
     assert locked
     assert all(locked)
+
+
+async def test_a_batch_of_which_nobody_knows_whether_it_was_kept_is_not_written_again(stores):
+    store, tables = stores[0], stores[0]._database.tables
+    commit = tables.commit
+
+    def commit_and_lose_the_answer():
+        is_last_round = not tables.wanted
+        commit()
+        if is_last_round and tables.num_operations >= 3:
+            raise StoreUnavailableError("whether this call was stored is not known")
+
+    busy = asyncio.create_task(asyncio.to_thread(store.write, lambda *_: time.sleep(0.3)))
+    await asyncio.sleep(0.1)  # so that what follows is one batch
+    calls = [asyncio.create_task(store.enqueue_rollout(n)) for n in range(3)]
+    await asyncio.sleep(0.1)
+    tables.commit = commit_and_lose_the_answer
+    for call in calls:
+        with pytest.raises(StoreUnavailableError, match="not known"):
+            await call
+    del tables.commit
+    await busy
+    assert [one.input for one in await store.query_rollouts()] == [0, 1, 2]
+
+
+async def test_a_server_that_may_only_be_read_is_waited_out(stores, url):
+    """As one that fails over."""
+
+    def may_write(word):
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute(f"ALTER SYSTEM SET default_transaction_read_only = {word}")
+            other.execute("SELECT pg_reload_conf()")
+
+    await stores[0].enqueue_rollout(1)
+    may_write("on")
+    try:
+        await asyncio.sleep(0.2)
+        call = asyncio.create_task(stores[0].enqueue_rollout(2))
+        await asyncio.sleep(0.5)
+        assert not call.done()
+    finally:
+        may_write("off")
+    assert (await call).input == 2
 
 
 async def test_all_go_by_the_clock_of_the_database(stores, url, monkeypatch):

@@ -55,6 +55,7 @@ def test_what_cannot_be_is_refused(options, says):
         ({"resources": {"cpu": 0}}, 8),
         ({"resources": {"cpu": 0.1, "gpu": 0.3}}, 3),
         ({"resources": {"cpu": 0.1}, "runners_per_actor": 16}, 16),
+        ({"resources": {"cpu": 0.1, "memory": 200e6}}, 8),
         ({"resources": {"cpu": 0.1}, "runners": 4}, 4),
     ],
 )

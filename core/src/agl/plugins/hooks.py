@@ -152,7 +152,7 @@ class HookCaller(Sequence[object]):
         """Plugin name -> how many of its calls, or its loading, failed."""
         self._hooks = tuple(hooks)
         self._strict = resolve_bool_env_var(LightningEnvVar.AGL_STRICT_PLUGINS, fallback=False)
-        self._logged: set[tuple[str, str]] = set()
+        self._counts: Counter[tuple[str, str]] = Counter()
         self.manager = manager or HookManager()
         # pluggy calls first what was registered last.
         for hook in reversed(self._hooks):
@@ -223,9 +223,9 @@ class HookCaller(Sequence[object]):
         message = f"hook plugin {plugin!r}: {hook} raised {type(error).__name__}: {error}"
         if self._strict:
             raise PluginError(message) from error
-        if (plugin, hook) not in self._logged:
-            self._logged.add((plugin, hook))
-            logger.error("%s. The run goes on; more are only counted", message, exc_info=error)
+        self._counts[plugin, hook] += 1
+        if (count := str(self._counts[plugin, hook])).strip("0") == "1":  # and 10, 100, ..
+            logger.error("%s. The run goes on; failures so far: %s", message, count, exc_info=error)
 
 
 async def routes_of(hooks: HookCaller, store: "LightningStore") -> "list[BaseRoute]":

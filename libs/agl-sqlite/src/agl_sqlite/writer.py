@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future as SyncFuture, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from agl.errors import StoreDiskError
+from agl.errors import StoreDiskError, StoreUnavailableError
 from agl.store import rules
 from agl.store.engine import steps
 from agl.store.engine.operations import Outcome
@@ -164,12 +164,13 @@ class Writer:
         try:
             outcomes, effects = self._database.run([job.run for job in batch], self._clock.now)
         except Exception as error:
-            if len(batch) > 1:  # one of them failed, or was refused late: each on its own
-                for job in batch:
+            # Else it may be stored, and nobody knows: again would be twice.
+            if len(batch) > 1 and type(error) is not StoreUnavailableError:
+                for job in batch:  # one of them failed, or was refused late: each on its own
                     self._commit([job])
                 return
             found = self._database.named(error, "nothing of this call was stored")
-            outcomes, effects = [Outcome(None, found)], Effects()
+            outcomes, effects = [Outcome(None, found)] * len(batch), Effects()
         error = outcomes[0].error
         # Who wrote nothing, as the watchdog mostly does, has not learnt that the disk works.
         if isinstance(error, StoreDiskError) or self._database.tables.num_changes != before:

@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from agl.errors import (
     AglError,
+    ConfigError,
     InvalidRecordError,
     StoreDiskError,
     StoreError,
@@ -23,18 +24,17 @@ from agl.store.engine.operations import Outcome, run_all
 from agl.store.waiting import Effects
 from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import Connection, PostgresLookups
+from agl_postgres.rounds import lock_number
 from agl_postgres.tables import PostgresTables
 
 T = TypeVar("T")
 SCHEMA_VERSION = 3
 """Of ``schema.sql``. Before 1.0 a database of another version is refused, not migrated."""
-_NUM_READERS = 2
 _MOST_ROUNDS = 100
 _MOST_TRIES = 5
-_LOCK = 0x61676C73
-"""Of ``pg_advisory_lock``: who makes the tables."""
 _CONNECT: Any = {
-    **{"application_name": "agl store", "connect_timeout": 10, "tcp_user_timeout": 15_000},
+    **{"application_name": "agl store", "target_session_attrs": "read-write"},
+    **{"connect_timeout": 10, "tcp_user_timeout": 15_000},
     **{"keepalives_idle": 10, "keepalives_interval": 3, "keepalives_count": 3},
 }
 _COLLIDED = (errors.UniqueViolation, errors.DeadlockDetected, errors.LockNotAvailable)
@@ -56,10 +56,14 @@ class PostgresDatabase:
 
     def __init__(self, url: str | EmbeddedServer) -> None:
         self._server = None if isinstance(url, str) else url
-        self.path = public_address(url) if isinstance(url, str) else str(url.folder)
-        address = url if isinstance(url, str) else url.url
-        self._address: Any = {**_CONNECT, **conninfo_to_dict(address)}
-        self.readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="agl-store-reader")
+        try:
+            address = conninfo_to_dict(url if isinstance(url, str) else url.url)
+        except psycopg.ProgrammingError:  # which says parts of it, perhaps of the password
+            wanted = "postgresql://user:password@host:port/name, with %20 for a space and so on"
+            raise ConfigError(f"store: no address of PostgreSQL. Expected {wanted}") from None
+        self._address: Any = {**_CONNECT, **address}
+        self.path = public_address(address) if isinstance(url, str) else str(url.folder)
+        self.readers = ThreadPoolExecutor(2, thread_name_prefix="agl-store-reader")
         self._lookups = threading.local()
         self._connections: list[Connection] = []
         try:
@@ -82,15 +86,15 @@ class PostgresDatabase:
 
     def _connect_to_write(self) -> Connection:
         # A server that is frozen, or cut off, must not hold up the others.
-        connection = self.connect()
+        connection = self.connect(autocommit=True)
         connection.execute("SET lock_timeout='10s'; SET idle_in_transaction_session_timeout='10s'")
-        connection.commit()
+        connection.execute("SET plan_cache_mode = force_generic_plan")  # else each list has its own
         return connection
 
     def _prepare(self) -> None:
         """Make the tables, or check what they are."""
         with psycopg.connect(**self._address) as connection:
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_number("tables")])
             row = connection.execute("SELECT to_regclass('agl_version')").fetchone()
             if row == (None,):
                 connection.execute(_schema().encode())
@@ -99,10 +103,9 @@ class PostgresDatabase:
             self.ahead: float = connection.execute(sql).fetchall()[0][0] - time.time()
             """Seconds that the database's clock is before this machine's: all servers go by it."""
         if found != (SCHEMA_VERSION,):
-            version = found[0] if found else "none"
             raise StoreUnavailableError(
-                f"store {self.path!r}: made by another agl (schema {version}, this one has "
-                f"{SCHEMA_VERSION}); it was left as it is. Give another database"
+                f"store {self.path!r}: made by another agl (schema {found and found[0]}, and this "
+                f"one has {SCHEMA_VERSION}); it was left as it is. Give another database"
             )
 
     # --- writing
@@ -134,7 +137,7 @@ class PostgresDatabase:
         if isinstance(error, _REFUSED):
             kind = InvalidRecordError
             advice = "Expected records that PostgreSQL can hold: text without NUL, at most 1 GB"
-        elif isinstance(error, errors.OperationalError):
+        elif isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
             kind = StoreDiskError
             advice = "Check that PostgreSQL runs and has space, then try again"
         ours = kind(f"store {self.path!r}: {said(error)}; {what}. {advice}")
@@ -192,9 +195,8 @@ def _schema() -> str:
     return re.sub("|".join(types), lambda found: types[found[0]], made) + own
 
 
-def public_address(url: str) -> str:
+def public_address(known: Mapping[str, Any]) -> str:
     """The address of a database without its password."""
-    known = conninfo_to_dict(url)
     user, port = known.get("user"), known.get("port")
     where = f"{known.get('host', '')}{f':{port}' if port else ''}/{known.get('dbname', '')}"
     return f"postgresql://{f'{user}@' if user else ''}{where}"

@@ -16,8 +16,6 @@ PAUSE_SECONDS = 0.005
 """Between two rings: whoever commits a ``NOTIFY`` locks out all others who do."""
 LOOK_SECONDS = 1.0
 """A ring may be lost, with its connection or with the server that would have rung."""
-MOST_SECONDS = 10.0
-"""Between two looks, also if one takes long."""
 
 
 class Doorbell:
@@ -29,8 +27,8 @@ class Doorbell:
     Args:
         connect: Makes a connection that commits by itself.
         answer: A bound method, whose object the thread does not keep alive. Called with the
-            connection, and whether this is a look that no ring asked for: one each
-            ``LOOK_SECONDS``, or less often if that takes long, and after the connection was lost.
+            connection, and whether this is a look that no ring asked for: ``LOOK_SECONDS`` after
+            the last one, and after the connection was lost.
     """
 
     def __init__(
@@ -86,8 +84,7 @@ class Doorbell:
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._end, select.POLLIN)
         ready = {one for one, _ in poll.poll(1000 * max(0.0, self._look - time.monotonic()))}
-        begin = time.monotonic()
-        is_look = begin >= self._look
+        is_look = time.monotonic() >= self._look
         if self._end in ready:
             os.read(self._end, 4096)
             time.sleep(max(0.0, self._rang + PAUSE_SECONDS - time.monotonic()))
@@ -97,8 +94,7 @@ class Doorbell:
         if (is_look or rang) and (answer := self._answer()) is not None:
             answer(connection, is_look)
         if is_look:
-            now = time.monotonic()
-            self._look = now + LOOK_SECONDS + min(20 * (now - begin), MOST_SECONDS)
+            self._look = time.monotonic() + LOOK_SECONDS
 
     def _ring(self, connection: Connection) -> None:
         with self._lock:

@@ -3,15 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import psycopg
 
 from agl_sqlite.sql_lookups import SqlLookups, statements
 
-T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
-
 
 SQL: Final = statements(
     "agl_sqlite",
@@ -25,7 +23,14 @@ _TYPES: Final = {int: "bigint", str: "text", float: "float8"}
 
 def ask(connection: Connection, sql: str, values: Sequence[Any] = ()) -> "psycopg.Cursor[Any]":
     """Run a statement that has ``?`` for each value."""
+    values = [_array(one) if isinstance(one, list) else one for one in values]
     return connection.execute(sql.replace("?", "%s").encode(), values)
+
+
+def _array(values: list[Any]) -> str:
+    """A list as PostgreSQL reads it; psycopg would take longer than for all else that it does."""
+    texts = (str(one).replace("\\", "\\\\").replace('"', '\\"') for one in values)
+    return '{"' + '","'.join(texts) + '"}' if values else "{}"
 
 
 @cache
@@ -65,7 +70,7 @@ class PostgresLookups(SqlLookups):
         return f"strpos({column}, ?) > 0"
 
 
-def storable(keys: Iterable[T]) -> list[T]:
+def storable(keys: Iterable[Any]) -> list[Any]:
     """Those without a NUL, which no text of PostgreSQL has: the others nobody has stored."""
     parts = ((key, key if isinstance(key, tuple) else (key,)) for key in keys)
     return [key for key, values in parts if not any("\0" in str(one) for one in values)]

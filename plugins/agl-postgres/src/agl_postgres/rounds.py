@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from agl.errors import StoreUnavailableError
 from agl.store.engine.tables import StoredAttempt
@@ -106,9 +107,10 @@ class Rounds(RowBuffer, PostgresLookups):
         self._last += 1
         try:
             with self._connection.pipeline():
+                self._begin()
                 self.flush()
                 ask(self._connection, SQL["keep"], [self._id, self._last, self._id, self._last])
-                self._connection.commit()
+                self._connection.execute("COMMIT")
         except psycopg.OperationalError as error:
             # Its answer may be lost, and only that. Who was told that it failed asks again.
             is_refused = error.sqlstate is not None and not error.sqlstate.startswith("57")
@@ -136,14 +138,18 @@ class Rounds(RowBuffer, PostgresLookups):
                 self._connection.close()
                 self._connection = self._connect()
                 ask(self._connection, SQL["lock"], [[self._lock]])
-                row = ask(self._connection, SQL["kept"], [self._id, self._last]).fetchone()
-                self._connection.rollback()
-                return row is not None
+                kept = ask(self._connection, SQL["kept"], [self._id, self._last])
+                return kept.fetchone() is not None
             time.sleep(0.1)
         raise StoreUnavailableError(
             f"PostgreSQL has not answered for {ASK_SECONDS:g} seconds: whether this call was "
             "stored is not known. Look before you repeat it"
         )
+
+    def _begin(self) -> None:
+        """As psycopg would, which waits for PostgreSQL once more to begin and to commit."""
+        if self._connection.info.transaction_status == TransactionStatus.IDLE:
+            self._connection.execute("BEGIN")
 
     def touch(self) -> None:
         """Have the transaction write, though nothing changed."""
@@ -159,6 +165,7 @@ class Rounds(RowBuffer, PostgresLookups):
             raise Missing
         if not self._is_direct:
             self._is_direct = True
+            self._begin()
             ask(self._connection, SQL["lock"], [[self._lock]])
             self._connection.execute("SAVEPOINT round")
         self.flush()
@@ -183,8 +190,7 @@ class Rounds(RowBuffer, PostgresLookups):
     def _fetch(self) -> None:
         """Read what is wanted, all in one exchange."""
         if self._queue in self.wanted:
-            numbers = range(1, self.num_operations + 1)
-            self.wanted |= {("number", "attempts", number): None for number in numbers}
+            self.wanted |= {("number", "attempts", 1 + n): None for n in range(self.num_operations)}
         unread = [key for key in self.wanted if key not in self._found]
         self._found |= {key: [] for key in unread}
         wanted: dict[str, list[Key]] = {}
@@ -193,6 +199,7 @@ class Rounds(RowBuffer, PostgresLookups):
         locks = [lock_number(name, one) for name in _LOCKED for one in wanted.get(name, ())]
         cursors: dict[str, psycopg.Cursor[Any]] = {}
         with self._connection.pipeline():
+            self._begin()
             ask(self._connection, SQL["lock"], [sorted([self._lock, *locks])])
             if numbers := sorted(number for (number,) in wanted.get("rollouts", ())):
                 ask(self._connection, SQL["lock_rollouts"], [numbers])

@@ -19,8 +19,7 @@ CREATE UNIQUE INDEX ON rollout (key) WHERE key IS NOT NULL;
 CREATE INDEX ON rollout (position) WHERE position IS NOT NULL;
 CREATE INDEX ON rollout (status, n);
 CREATE INDEX ON rollout (resources_id);
--- Who asks has to write this expression as it stands here. No text of PostgreSQL has a NUL, also not
--- one that is read out of JSON.
+-- Queries write this expression exactly so. A text of PostgreSQL has no NUL, though one in JSON has.
 CREATE INDEX ON rollout ((replace(replace(metadata, '\\', '\u005c'), '\u0000', '\ufffd')::json ->> 'run'), n);
 CREATE INDEX ON rollout (reward, n) WHERE reward IS NOT NULL;
 CREATE UNIQUE INDEX ON attempt (n, sequence_id);

@@ -59,7 +59,6 @@ SELECT min(position), count(*)
 FROM (SELECT position FROM rollout WHERE position >= ? ORDER BY position LIMIT 64) AS queued;
 
 -- name: ended
--- or were deleted
 SELECT w.rollout_id FROM unnest(?::bigint[], ?::text[]) AS w(n, rollout_id) LEFT JOIN rollout r
 ON r.n = w.n AND r.rollout_id = w.rollout_id
 WHERE r.n IS NULL OR r.status IN ('succeeded', 'failed', 'cancelled');

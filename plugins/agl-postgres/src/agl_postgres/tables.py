@@ -10,11 +10,23 @@ from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
 from agl_postgres.lookups import SQL, ask, storable
 from agl_postgres.rounds import FIRST, Rounds, Rows, lock_number
 from agl_sqlite.ids import make_id, number_of
+from agl_sqlite.row_buffer import RowBuffer
 from agl_sqlite.rows import resources_of, worker_of
 from agl_sqlite.sql_lookups import delete_rollouts
 
 MOST_OVERDUE = 1000
 """So many attempts are looked at in one transaction, and the next ones in the next."""
+
+
+def _in_both(name: str) -> Any:
+    """A method that changes what is in memory, and has it written."""
+    write, put = getattr(RowBuffer, name), getattr(MemoryTables, name)
+
+    def change(tables: "PostgresTables", *values: Any, **options: Any) -> None:
+        write(tables, *values, **options)
+        put(tables.memory, *values, **options)
+
+    return change
 
 
 class PostgresTables(Rounds):
@@ -122,13 +134,8 @@ class PostgresTables(Rounds):
         self._found |= {("rollouts", number): [], ("attempts_of_rollout", number): []}
         self.memory.insert_rollout(rollout, key)
 
-    def move_rollout(self, rollout: Rollout) -> None:
-        super().move_rollout(rollout)
-        self.memory.move_rollout(rollout)
-
-    def edit_rollout(self, rollout: Rollout) -> None:
-        super().edit_rollout(rollout)
-        self.memory.edit_rollout(rollout)
+    move_rollout = _in_both("move_rollout")
+    edit_rollout = _in_both("edit_rollout")
 
     # --- attempts
 
@@ -167,15 +174,8 @@ class PostgresTables(Rounds):
         self._want_rollouts(rollout_id for rollout_id, _ in made)
         return made
 
-    def insert_attempt(
-        self, stored: StoredAttempt, deadline: float | None, key: str | None = None
-    ) -> None:
-        super().insert_attempt(stored, deadline, key)
-        self.memory.insert_attempt(stored, deadline, key)
-
-    def save_attempt(self, stored: StoredAttempt, deadline: float | None) -> None:
-        super().save_attempt(stored, deadline)
-        self.memory.save_attempt(stored, deadline)
+    insert_attempt = _in_both("insert_attempt")
+    save_attempt = _in_both("save_attempt")
 
     # --- spans
 
@@ -209,15 +209,11 @@ class PostgresTables(Rounds):
         rows = self._want("latest_resources_id")
         return self.memory.latest_resources_id or (rows[0][0] if rows else None)
 
-    def save_resources(self, update: ResourcesUpdate) -> None:
-        super().save_resources(update)
-        self.memory.save_resources(update)
+    save_resources = _in_both("save_resources")
 
     def worker(self, worker_id: str) -> Worker | None:
         self._want("attempts_of_worker", worker_id)  # which is asked for as well
         rows = self._need("worker", worker_id)
         return self.memory.worker(worker_id) or next(map(worker_of, rows), None)
 
-    def save_worker(self, worker: Worker) -> None:
-        super().save_worker(worker)
-        self.memory.save_worker(worker)
+    save_worker = _in_both("save_worker")

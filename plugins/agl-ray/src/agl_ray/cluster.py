@@ -176,6 +176,7 @@ class _Actors:
             waiting = began & set(self._starting)
         options = self._job.actor_options
         wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+        wanted["memory"] = options["memory"]
         wanted = {name: amount for name, amount in wanted.items() if amount}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         has = "; ".join(str({name: node.get(name, 0) for name in wanted}) for node in nodes[:8])

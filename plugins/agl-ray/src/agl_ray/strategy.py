@@ -93,7 +93,8 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         folder = str(self.runtime_env.get("working_dir", "."))
         if "://" not in folder and not Path(folder).exists():
             raise ConfigError(f"{name}: runtime_env.working_dir: there is no {folder!r} here")
-        room = int(1 / max(*self.resources.values(), 1 / MOST_BY_ITSELF) + 1e-9)
+        shares = [amount for one, amount in self.resources.items() if one != "memory"]
+        room = int(1 / max(*shares, 1 / MOST_BY_ITSELF) + 1e-9)
         self.runners_per_actor = min(runners_per_actor or max(1, room), most)
         self.min_runners = min_runners
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"

@@ -94,12 +94,10 @@ def command(
         host, port = os.path.abspath(uds), 0
     setup_logging(log_level.upper())
     spec: dict[str, Any] = {"type": backend}
-    if path is not None and "://" in path:
-        spec = {"type": "postgres", "url": path}
-    elif path == "postgres":
+    if path == "postgres":
         spec = {"type": path}
     elif path is not None:
-        spec["path"] = os.path.abspath(path)
+        spec |= _spec_of("agl store", path, is_new=True)
     plan: ComponentPlan[LightningStore] = plan_component(
         spec,
         group="agl.stores",
@@ -225,22 +223,30 @@ def _listed(counts: "Mapping[str, int]") -> str:
 
 
 def _plan_of(verb: str, place: str, *, is_new: bool = False) -> "ComponentPlan[LightningStore]":
-    from pathlib import Path
-
-    from agl.errors import ConfigError
     from agl.plugins.parts import plan_part
 
     where, spec = f"agl store {verb}", cast(Any, place)
     if "://" not in place:
-        if not is_new and not Path(place).exists():
-            raise ConfigError(f"{where}: there is no store {place!r}")
-        is_folder = Path(place).is_dir() or Path(place).suffix == ".postgres"
-        is_begun = Path(place).is_dir() and any(Path(place).iterdir())
-        if is_begun and not (Path(place) / "data" / "PG_VERSION").exists():
-            raise ConfigError(
-                f"{where}: {place!r} is a folder, and not that of a PostgreSQL that agl started. "
-                "Name the file of a store, or that folder"
-            )
-        spec = {"type": "postgres" if is_folder else "sqlite", "path": place}
+        spec = {"type": "sqlite", **_spec_of(where, place, is_new=is_new)}
     # Nobody looks for overdue attempts meanwhile.
     return plan_part("store", spec, where=where, scan_interval_seconds=1e6)
+
+
+def _spec_of(where: str, place: str, *, is_new: bool) -> dict[str, Any]:
+    """A store by its place; of a file without its type."""
+    from pathlib import Path
+
+    from agl.errors import ConfigError
+
+    if "://" in place:
+        return {"type": "postgres", "url": place}
+    path = Path(place).absolute()
+    if not is_new and not path.exists():
+        raise ConfigError(f"{where}: there is no store {place!r}")
+    if path.is_dir() and any(path.iterdir()) and not (path / "data/PG_VERSION").exists():
+        raise ConfigError(
+            f"{where}: {place!r} is a folder, and not that of a PostgreSQL that agl started. "
+            "Name the file of a store, or that folder"
+        )
+    is_postgres = path.is_dir() or path.suffix == ".postgres"
+    return {"path": str(path), **({"type": "postgres"} if is_postgres else {})}
