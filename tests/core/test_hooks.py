@@ -117,7 +117,7 @@ def test_methods_that_a_hook_does_not_override_are_no_implementations():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError("no")])
-async def test_failing_hook_is_logged_now_and_then_counted_and_hurts_nobody(error, caplog, monkeypatch):
+async def test_failing_hook_is_logged_counted_and_hurts_nobody(error, caplog, monkeypatch):
     monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
 
     class Fails:

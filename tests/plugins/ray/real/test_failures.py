@@ -199,7 +199,7 @@ def test_agents_of_a_ray_of_this_machine_have_no_token(scene, monkeypatch):
     [
         ('"address": "127.0.0.1:9"', "the Ray cluster at 127.0.0.1:9: ConnectionRefusedError"),
         ('"address": "local", "resources": {{"gpu": 1.5}}', "Ray starts no actor: ValueError"),
-        ('"address": "local", "resources": {{"cpu": 1000}}', "1 of 1 runners have had no place"),
+        ('"address": "local", "resources": {{"memory": 1e13}}', "1 of 1 runners have had no place"),
         ('"address": "local", "runtime_env": {{"workingdir": "."}}', "has no 'workingdir'. Known"),
     ],
 )
