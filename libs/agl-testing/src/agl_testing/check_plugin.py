@@ -42,7 +42,7 @@ def check(offered: Sequence[Component], options: Mapping[str, Any]) -> list[dict
                 if outcome.tag == "skipped":
                     came = f"skipped: {message}"
                 elif message.startswith("failed on setup"):  # and so in each claim
-                    cause = message.partition("It.component: ")[2].removesuffix('"') or message
+                    cause = message.partition("It.component")[2].strip('.: "') or message
                     claim, came = "it loads", f"broken: {cause}"
                 elif outcome.tag in ("failure", "error"):
                     about = getattr(_suite(offered[number]), test).__doc__

@@ -49,7 +49,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         resources: What a runner takes: ``cpu`` (1 if left out), ``gpu``, ``memory`` in bytes, and
             names of your own.
         runners_per_actor: How many runners, each a process, share an actor, and so a node. None
-            takes as many as one CPU, or one of whatever ``resources`` names, has room for, at
+            takes as many as one CPU, or one of whatever ``resources`` counts, has room for, at
             most 8.
         runtime_env: What Ray brings to the nodes: ``working_dir``, ``pip``, ``env_vars`` and so on.
         server_host: Address of this machine that nodes reach, where the store is served. None reads
