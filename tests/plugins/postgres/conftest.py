@@ -24,3 +24,12 @@ def url(server):
     server.psql("DROP DATABASE IF EXISTS agl WITH (FORCE)")
     server.psql("CREATE DATABASE agl")
     return server.get_uri("agl")
+
+
+@pytest.fixture
+async def store(url):
+    from agl_postgres import PostgresLightningStore
+
+    store = PostgresLightningStore(url, scan_interval_seconds=0.05)
+    yield store
+    await store.close()

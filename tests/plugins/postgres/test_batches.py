@@ -2,20 +2,11 @@
 
 import asyncio
 
-import pytest
-
 from agl.store.answers import AttemptEnd
 from agl.store.engine.records import update_resources
 from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
 from agl_postgres import PostgresLightningStore
 from agl_postgres.tables import PostgresTables
-
-
-@pytest.fixture
-async def store(url):
-    store = PostgresLightningStore(url, scan_interval_seconds=0.1)
-    yield store
-    await store.close()
 
 
 async def test_the_longest_waiting_is_claimed_first_beside_an_enqueue(store):
@@ -72,10 +63,3 @@ async def test_who_waits_for_a_rollout_hears_that_it_was_deleted_elsewhere(store
     await store.delete_rollouts(ids)
     assert await asyncio.wait_for(waiting, 5) == []
     await other.close()
-
-
-async def test_after_a_failure_that_is_over_calls_are_tried_again_for_a_minute(store, server):
-    await store.enqueue_rollout(1)
-    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'")
-    await store.enqueue_rollout(2)
-    assert store._writer.failing_since is None

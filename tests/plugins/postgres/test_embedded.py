@@ -1,6 +1,5 @@
 """A store that brings its PostgreSQL: started in a folder, ended with its owner, also as root."""
 
-import asyncio
 import os
 import re
 import shutil
@@ -8,12 +7,12 @@ import signal
 import stat
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.interpreter import AGL, python, started
+from tests.waiting import until
 
 from agl.errors import ConfigError, StoreUnavailableError
 from agl_postgres import PostgresLightningStore, embedded
@@ -34,13 +33,6 @@ def servers_of(folder):
         for one in psutil.process_iter(["pid", "cmdline"])
         if set(names) <= set(one.info["cmdline"] or ()) and one.status() != "zombie"
     ]
-
-
-async def wait_until(is_true):
-    end = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
 
 
 async def test_a_store_starts_its_server_and_ends_it(folder):
@@ -94,7 +86,7 @@ async def test_what_was_acknowledged_survives_a_kill(folder, whom):
     store = PostgresLightningStore(path=folder)  # while the old one may still be ending
     assert len(await store.query_rollouts()) in (last + 1, last + 2)
     await store.close()
-    await wait_until(lambda: not servers_of(folder))
+    await until(lambda: not servers_of(folder))
 
 
 async def test_a_number_in_a_stale_file_may_be_another_process(folder):

@@ -6,16 +6,9 @@ import pytest
 
 from agl.errors import InvalidRecordError
 from agl.types import RolloutConfig
-from agl_postgres import PostgresLightningStore, tables
+from agl_postgres import tables
 from agl_postgres.lookups import PostgresLookups, storable
 from agl_testing.store_steps import span_of
-
-
-@pytest.fixture
-async def store(url):
-    store = PostgresLightningStore(url, scan_interval_seconds=0.05)
-    yield store
-    await store.close()
 
 
 @pytest.mark.parametrize(
