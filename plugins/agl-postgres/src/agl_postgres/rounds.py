@@ -31,8 +31,7 @@ from agl_sqlite.ids import number_of
 from agl_sqlite.row_buffer import RowBuffer
 from agl_sqlite.rows import ROLLOUT_FIELDS, rollout_of, stored_attempt_of
 
-FEW_ROUNDS = 8
-"""After so many each thing is read as it is asked for."""
+FEW_ROUNDS = 8  # after these each thing is read as it is asked for
 ASK_SECONDS = 30.0
 """So long it is asked whether a transaction was kept whose answer was lost."""
 _LOCKED = ("rollout_id_of_key", "attempts_of_key", "worker", "document_version", "resources")
@@ -151,6 +150,14 @@ class Rounds(RowBuffer, PostgresLookups):
         if self._connection.info.transaction_status == TransactionStatus.IDLE:
             self._connection.execute("BEGIN")
 
+    def _hold(self, locks: list[int]) -> None:
+        """Lock records to the end of the transaction; in the place of very many, all of them."""
+        self._begin()
+        if len(locks) > 4096:  # PostgreSQL keeps the first 15,000 or so in memory, of all servers
+            self._connection.execute("LOCK TABLE rollout, attempt, document, resources, worker")
+            locks = []
+        ask(self._connection, SQL["lock"], [sorted([self._lock, *locks])])
+
     def touch(self) -> None:
         """Have the transaction write, though nothing changed."""
         self._num_kept += 1
@@ -165,8 +172,7 @@ class Rounds(RowBuffer, PostgresLookups):
             raise Missing
         if not self._is_direct:
             self._is_direct = True
-            self._begin()
-            ask(self._connection, SQL["lock"], [[self._lock]])
+            self._hold([])
             self._connection.execute("SAVEPOINT round")
         self.flush()
 
@@ -199,8 +205,7 @@ class Rounds(RowBuffer, PostgresLookups):
         locks = [lock_number(name, one) for name in _LOCKED for one in wanted.get(name, ())]
         cursors: dict[str, psycopg.Cursor[Any]] = {}
         with self._connection.pipeline():
-            self._begin()
-            ask(self._connection, SQL["lock"], [sorted([self._lock, *locks])])
+            self._hold(locks)
             if numbers := sorted(number for (number,) in wanted.get("rollouts", ())):
                 ask(self._connection, SQL["lock_rollouts"], [numbers])
             for name, keys in wanted.items():

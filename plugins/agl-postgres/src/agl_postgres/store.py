@@ -20,8 +20,7 @@ from agl_sqlite.ids import number_of
 from agl_sqlite.writer import stop_forgotten
 
 SETTLE_SECONDS = 10.0
-"""No transaction takes longer. So late claims pass over what is dead before the head of the queue,
-which PostgreSQL keeps while an old transaction is open."""
+"""A rollout may be committed so long after it has got its position in the queue."""
 
 
 class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
@@ -87,7 +86,7 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         tables = self._database.tables
         ((head, count),) = ask(connection, SQL["head"], [0 if is_look else tables.head]).fetchall()
         if is_look and head is not None:
-            # Not at once: a position may be taken long before its rollout is committed.
+            # What is dead before it PostgreSQL keeps while an old transaction is open.
             tables.head, (last, since) = min(tables.head, head), self._last_head
             if time.monotonic() > since + SETTLE_SECONDS:
                 tables.head, self._last_head = min(last, head), (head, time.monotonic())

@@ -7,15 +7,14 @@ from agl.store.engine.tables import StoredAttempt
 from agl.store.memory_tables import MemoryTables
 from agl.store.packed_span import AnySpan, packed
 from agl.types import Attempt, Document, ResourcesUpdate, Rollout, Worker
-from agl_postgres.lookups import SQL, ask, storable
+from agl_postgres.lookups import ask, storable
 from agl_postgres.rounds import FIRST, Rounds, Rows, lock_number
 from agl_sqlite.ids import make_id, number_of
 from agl_sqlite.row_buffer import RowBuffer
 from agl_sqlite.rows import resources_of, worker_of
 from agl_sqlite.sql_lookups import delete_rollouts
 
-MOST_OVERDUE = 1000
-"""So many attempts are looked at in one transaction, and the next ones in the next."""
+MOST_OVERDUE = 1000  # attempts of one transaction; the next looks at the next ones
 
 
 def _in_both(name: str) -> Any:
@@ -55,8 +54,7 @@ class PostgresTables(Rounds):
         self._directly()
         self.touch()
         # Who puts one has read its version, and nobody deletes it meanwhile.
-        locks = sorted(lock_number("document_version", (kind, key)) for key in keys)
-        ask(self._connection, SQL["lock"], [locks])
+        self._hold([lock_number("document_version", (kind, key)) for key in keys])
         sql = "DELETE FROM document WHERE kind = ? AND key = ANY(?)"
         return ask(self._connection, sql, [kind, storable(keys)]).rowcount
 
