@@ -1,7 +1,8 @@
 """What PostgreSQL carries: the embedded one, with servers before it, all on this machine.
 
     rates    cycles/s of one server on SQLite and of one on PostgreSQL, in turn, see store_cycle.py
-    starts   from the request that queues a rollout at one server until a runner has it at another
+    starts   from the request that queues a rollout at one server until a runner has it at another;
+             ``--tree old=FOLDER`` has servers of another checkout take part
     full     CPU and rate of a cycle before an empty and a full database, in turn
     idle     three servers with 11,000 runners that wait, and then work for 1,000 of them
 
@@ -32,6 +33,7 @@ from urllib.parse import urlsplit
 import psutil
 import psycopg
 import uvloop
+from checkouts import checkout, run_from
 from startup import idle_starts
 from store_cycle import Connection, Runner, cpu_seconds, measure, serve, spans
 
@@ -43,6 +45,8 @@ from agl_postgres.embedded import EmbeddedServer
 
 BEAT_CONNECTIONS = 16
 """For the heartbeats of all runners of a server."""
+STARTS_IN_A_ROW = 20
+"""Before it is another tree's turn."""
 PIECE = 50_000
 """So many rollouts are put into a database at once."""
 
@@ -84,15 +88,17 @@ def ask(address: str, sql: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 @contextlib.contextmanager
-def servers(folder: Path, places: dict[str, str]) -> Iterator[dict[str, tuple[str, int]]]:
-    """``agl store`` on each place; name -> address and process."""
+def servers(
+    folder: Path, places: dict[str, str], tree: Path | None = None
+) -> Iterator[dict[str, tuple[str, int]]]:
+    """``agl store``, of another checkout perhaps, on each place; name -> address and process."""
     with contextlib.ExitStack() as stack:
-        yield {
-            name: stack.enter_context(
-                serve(own_command(place), folder / f"{name}.log", is_agl=True)
-            )
-            for name, place in places.items()
-        }
+        running: dict[str, tuple[str, int]] = {}
+        for name, place in places.items():
+            command = own_command(place) if tree is None else run_from(tree, own_command(place))
+            log = folder / f"{name}.log"
+            running[name] = stack.enter_context(serve(command, log, is_agl=True))
+        yield running
 
 
 # --- rates, and an empty and a full database
@@ -188,15 +194,29 @@ async def fill(address: str, rollouts: int, spans_each: int) -> None:
 
 
 def starts(postgres: Postgres, options: argparse.Namespace) -> None:
-    """One that waits at one server for what is queued at another."""
-    place = postgres.database("starts")
-    with servers(postgres.folder, {"a": place, "b": place}) as running:
-        (a, _), (b, _) = running.values()
-        times = sorted(asyncio.run(idle_starts(a, options.samples, b)))
-    p99 = times[len(times) * 99 // 100]
-    print(
-        f"queued at one, started at another: p50 {statistics.median(times):.1f} ms, p99 {p99:.1f}"
-    )
+    """One that waits at one server for what is queued at another; trees are asked in turns."""
+    trees: dict[str, Path | None] = {"ours": None, **dict(options.tree)}
+    times: dict[str, list[list[float]]] = {name: [] for name in trees}
+    with contextlib.ExitStack() as stack:
+        pairs: dict[str, list[str]] = {}
+        for name, tree in trees.items():
+            place = postgres.database(f"starts_{name}")
+            places = {f"{name} a": place, f"{name} b": place}
+            running = stack.enter_context(servers(postgres.folder, places, tree))
+            pairs[name] = [url for url, _ in running.values()]
+        for _ in range(options.samples // STARTS_IN_A_ROW):
+            for name, (a, b) in pairs.items():
+                times[name].append(asyncio.run(idle_starts(a, STARTS_IN_A_ROW, b)))
+    for name, rounds in times.items():
+        p50s = zip(
+            map(statistics.median, rounds), map(statistics.median, times["ours"]), strict=True
+        )
+        ratio = statistics.median(one / ours for one, ours in p50s)
+        every = sorted(itertools.chain.from_iterable(rounds))
+        print(
+            f"queued at one, started at another, {name}: p50 {statistics.median(every):.1f} ms, "
+            f"p99 {every[len(every) * 99 // 100]:.1f}; {ratio:.2f} of ours (medians of rounds)"
+        )
 
 
 # --- many runners
@@ -382,6 +402,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="of one round, or phase")
     parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--tree", action="append", type=checkout, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--rollouts", type=int, default=1_000_000, help="in the full database")
     parser.add_argument("--spans", type=int, default=30, help="of each of them")
     parser.add_argument("--servers", type=int, default=3)
