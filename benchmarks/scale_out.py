@@ -204,7 +204,7 @@ def starts(postgres: Postgres, options: argparse.Namespace) -> None:
             places = {f"{name} a": place, f"{name} b": place}
             running = stack.enter_context(servers(postgres.folder, places, tree))
             pairs[name] = [url for url, _ in running.values()]
-        for _ in range(options.samples // STARTS_IN_A_ROW):
+        for _ in range(max(1, options.samples // STARTS_IN_A_ROW)):
             for name, (a, b) in pairs.items():
                 times[name].append(asyncio.run(idle_starts(a, STARTS_IN_A_ROW, b)))
     for name, rounds in times.items():

@@ -1,10 +1,12 @@
 """Several stores before one database: what one of them does, the others know."""
 
 import asyncio
+import threading
 import time
 
 import psycopg
 import pytest
+from tests.waiting import until
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import AttemptEnd
@@ -140,11 +142,18 @@ async def test_a_batch_of_which_nobody_knows_whether_it_was_kept_is_not_written_
         if is_last_round and tables.num_operations >= 3:
             raise StoreUnavailableError("whether this call was stored is not known")
 
-    busy = asyncio.create_task(asyncio.to_thread(store.write, lambda *_: time.sleep(0.3)))
-    await asyncio.sleep(0.1)  # so that what follows is one batch
+    began, may_end = threading.Event(), threading.Event()
+
+    def keep_busy(*_):
+        began.set()
+        may_end.wait(60)
+
+    busy = asyncio.create_task(asyncio.to_thread(store.write, keep_busy))
+    await asyncio.to_thread(began.wait, 60)  # so that what follows is one batch
     calls = [asyncio.create_task(store.enqueue_rollout(n)) for n in range(3)]
-    await asyncio.sleep(0.1)
+    await until(lambda: store._writer._jobs.qsize() >= 3)
     tables.commit = commit_and_lose_the_answer
+    may_end.set()
     for call in calls:
         with pytest.raises(StoreUnavailableError, match="not known"):
             await call
@@ -161,16 +170,16 @@ async def test_a_server_that_may_only_be_read_is_waited_out(stores, url):
             other.execute(f"ALTER SYSTEM SET default_transaction_read_only = {word}")
             other.execute("SELECT pg_reload_conf()")
 
-    await stores[0].enqueue_rollout(1)
+    calls = []
     may_write("on")
     try:
-        await asyncio.sleep(0.2)
-        call = asyncio.create_task(stores[0].enqueue_rollout(2))
-        await asyncio.sleep(0.5)
-        assert not call.done()
+        while stores[0]._writer.failing_since is None:  # it hears of it when it likes
+            calls.append(asyncio.create_task(stores[0].enqueue_rollout(len(calls))))
+            await asyncio.sleep(0.05)
+            assert not [one for one in calls if one.done() and one.exception()]
     finally:
         may_write("off")
-    assert (await call).input == 2
+    assert [(await call).input for call in calls] == list(range(len(calls)))
 
 
 async def test_all_go_by_the_clock_of_the_database(stores, url, monkeypatch):
