@@ -114,6 +114,7 @@ def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():
     for name in ("one", "two"):  # the first answer above was cut off, and these are of its attempt
         leave_out(batch.ledger, name, "truncated", "b", "at-b", finish_reason="stop")
     assert collected_metrics(batch)["calls/truncated"] == 2
+    assert collected_metrics(batch)["reward/std"] == 0.5
     again = Collected(batch.ended, Ledger.of_parts(batch.ledger.parts()), 0.0)
     assert collected_metrics(again)["calls/truncated"] == 2
 

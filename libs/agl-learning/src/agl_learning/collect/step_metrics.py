@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import pstdev
 from typing import Any
 
 from agl.store.base import LightningStore
@@ -132,7 +133,7 @@ def collected_metrics(
     busy = math.fsum(one.end - one.begin for one in ran)
     return {
         "reward/mean": collected.mean_reward,
-        "reward/std": deviation(collected.rewards),
+        "reward/std": pstdev(collected.rewards) if collected.rewards else None,
         "rollouts/succeeded": len(collected.ended) - collected.num_failed,
         "rollouts/failed": collected.num_failed,
         "rollouts/infrastructure": collected.num_infrastructure,
@@ -197,11 +198,3 @@ def version_lags(rows: Sequence[TrainingRow], version: int) -> list[int]:
     """The same of each call whose version is known; "3-4" began with the weights of version 3."""
     begun = [(given or "").partition("-")[0] for row in rows for given in row.model_versions]
     return [version - int(given) for given in begun if given.isdecimal()]
-
-
-def deviation(values: Sequence[float]) -> float | None:
-    """Population standard deviation; None of nothing."""
-    if not values:
-        return None
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
