@@ -71,16 +71,11 @@ class TextStream:
             self._held[index] += text[len(before) :]
             self._read[index] = (end, len(token_ids))
         held = self._held[index]
-        uncertain = 0  # characters at the end that may still change or be cut
-        for candidate in self._stop:
-            if candidate in held:  # another may begin before it
-                uncertain = max(uncertain, len(held) - held.index(candidate))
-                continue
-            for size in range(min(len(candidate) - 1, len(held)), 0, -1):
-                if held.endswith(candidate[:size]):
-                    uncertain = max(uncertain, size)
-                    break
-        certain = len(held) - uncertain
+        certain = 0  # characters up to where a stop text begins, or may have begun
+        while certain < len(held) and not any(
+            one.startswith(held[certain : certain + len(one)]) for one in self._stop
+        ):
+            certain += 1
         self._held[index] = held[certain:]
         self._sent[index] += certain
         return held[:certain]
