@@ -206,6 +206,8 @@ async def test_metrics_after_the_checkpoint_are_dropped_and_lost_ones_come_back(
     report = Report(agl.Baseline(), "grpo", tmp_path, 5, 3, show_progress=False)
     for step in (1, 3, 4):
         await report.step(step, {"step": step, "generation": 1})
+    report.write({"step": "2"})  # by others
+    report.write({"note": 1})
     await report.evaluation(3, {"step": 3, "val/reward/mean": 1.0})
     assert report.go_back(3, evaluated=False) == {1, 3}
     assert report.go_back(3, True, [{"step": 2}]) == {1, 2, 3}

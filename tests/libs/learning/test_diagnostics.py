@@ -179,6 +179,17 @@ async def test_finding_is_told_once_by_every_report(tmp_path, caplog):
     assert "weights_changed" not in again.of_run()
 
 
+async def test_a_run_that_goes_on_looks_at_its_steps_before(tmp_path):
+    report = Report(Hooks(), "grpo", tmp_path, 5, 0, False)
+    for number in (1, 2):
+        await report.step(number, step(number, grad_norm=0.0))
+    again = Report(Hooks(), "grpo", tmp_path, 5, 2, False)
+    assert again.go_back(2, False) == {1, 2}
+    assert again.of_run()["weights_changed"] is False
+    await again.step(3, step(3, grad_norm=0.0))
+    assert [one.code for one in Finding.read(tmp_path)[0]] == ["no_gradient"]
+
+
 def asked(ended, name, request, tokens, calls=1, others=()):
     one = ended(name, 0, [(tokens, [9], 1.0)])
     made = [Call(request, f"{name}-{n}") for n in range(calls)]

@@ -87,25 +87,10 @@ class Finding:
             file.write(json.dumps(asdict(self)) + "\n")
 
 
-@dataclass
-class _Means:
-    """Of the mean rewards of all steps."""
-
-    number: int = 0
-    first: float = 0.0
-    last: float = 0.0
-    most: float = 0.0
-
-    def add(self, mean: float) -> None:
-        if not self.number:
-            self.first = self.most = mean
-        self.number, self.last, self.most = self.number + 1, mean, max(self.most, mean)
-
-
 class Diagnostics:
     """Watches the training steps of a run for what may keep it from learning.
 
-    Of all steps it keeps the last few whole, and of the others what is needed of their rewards.
+    Of all steps it keeps the last few whole, and of the others their mean rewards.
     The run is to have ``steps``, 0 where nobody knows; advantages of a model ("" where there is
     one) are made by ``estimator_of`` it.
     """
@@ -113,8 +98,8 @@ class Diagnostics:
     def __init__(self, steps: int, estimator_of: Callable[[str], str] = str) -> None:
         self._steps, self._estimator_of = steps, estimator_of
         self._last: deque[dict[str, float]] = deque(maxlen=STEPS)
-        self._means: dict[str, _Means] = {"": _Means()}
-        """Model -> of its rewards; "" of all together."""
+        self._means: dict[str, list[float]] = {"": []}
+        """Model -> the mean reward of each step; "" of all together."""
         self._norms: set[bool] = set()
         """Whether gradients were 0."""
 
@@ -124,12 +109,11 @@ class Diagnostics:
         self._last.append(known)
         for name in known:
             if name.endswith(OF_A_MODEL):
-                model = name.removesuffix(OF_A_MODEL)
-                self._means.setdefault(model, replace(self._means[""]))
+                self._means.setdefault(name.removesuffix(OF_A_MODEL), [])
         for model, means in self._means.items():
             own = _own(known, model)
             if "reward/mean" in own:
-                means.add(own["reward/mean"])
+                means.append(own["reward/mean"])
             if "grad_norm" in own:
                 self._norms.add(own["grad_norm"] == 0)
 
@@ -152,9 +136,9 @@ class Diagnostics:
         else:
             last = last[-max(1, enough) :]
             codes.append("no_gradient")
-            means = self._means[model]
-            most = means.most - 0.05 * (means.most - means.first)
-            if not (means.last > means.first and means.last >= most):
+            means = self._means[model] or [0.0]
+            first, newest, most = means[0], means[-1], max(means)
+            if not (newest > first and newest >= most - 0.05 * (most - first)):
                 has_teacher = self._estimator_of(model) == "reverse_kl"
                 codes += ["equal_to_teacher" if has_teacher else "equal_rewards", "no_entropy"]
             codes += ["no_tokens", "unreadable", "no_calls", "biased_failures"]

@@ -66,7 +66,8 @@ class Report:
         make_private_folder(folder)
         self.metrics_path = folder / RunMetrics.FILE
         self._steps = steps
-        self._diagnostics = self._new_diagnostics()
+        self._estimator_of = getattr(algorithm, "estimator_of", str)
+        self._diagnostics = Diagnostics(steps, self._estimator_of)
         self._is_frozen = False
         self._show = show_progress
         self.bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
@@ -83,14 +84,19 @@ class Report:
         """
         kept: dict[tuple[int, bool], Mapping[str, Any]] = {}
         for line in (*noted, *self._read()):
-            try:
-                number, is_evaluation = int(line["step"]), any(k.startswith("val/") for k in line)
-            except (ValueError, KeyError, TypeError, OverflowError):
+            number, is_evaluation = line.get("step"), any(k.startswith("val/") for k in line)
+            if not isinstance(number, int):
                 continue
             if number < step or (number == step and (evaluated or not is_evaluation)):
                 kept[number, is_evaluation] = line
-        self.rewrite(kept[place] for place in sorted(kept))
-        return {number for number, is_evaluation in kept if not is_evaluation}
+        text = "".join(_text(kept[place]) for place in sorted(kept))
+        if text or self.metrics_path.exists():
+            write_whole(self.metrics_path, text)
+        steps = sorted(number for number, is_evaluation in kept if not is_evaluation)
+        self._diagnostics = Diagnostics(self._steps, self._estimator_of)
+        for number in steps:
+            self._diagnostics.add(kept[number, False])
+        return {*steps}
 
     def _read(self) -> list[dict[str, Any]]:
         """The lines of the file; what is none of ours, or was cut off by a kill, is left out."""
@@ -114,20 +120,6 @@ class Report:
         is_unchanged = self._is_frozen or self._diagnostics.is_unchanged
         changed = {"weights_changed": False} if is_unchanged else {}
         return {**copies, **changed, "warnings": warnings}
-
-    def _new_diagnostics(self) -> Diagnostics:
-        return Diagnostics(self._steps, getattr(self._algorithm, "estimator_of", str))
-
-    def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Have the metrics be these, and nothing else."""
-        lines = list(lines)
-        self._diagnostics = self._new_diagnostics()
-        for line in lines:
-            if isinstance(line.get("step"), int) and not any(k.startswith("val/") for k in line):
-                self._diagnostics.add(line)
-        text = "".join(map(_text, lines))
-        if text or self.metrics_path.exists():
-            write_whole(self.metrics_path, text)
 
     def write(self, metrics: dict[str, Any]) -> None:
         """Append one line; None values are left out."""
