@@ -517,8 +517,8 @@ def test_times_are_read_in_their_unit_and_the_start_is_kept(agl, unit):
 
 def test_whole_store_is_read_many_rollouts_at_a_time(agl, monkeypatch):
     make_store(*(trace([reward_span(1.0)]) for _ in range(20)))
-    reads, read = [], FileStore._in_thread
-    monkeypatch.setattr(FileStore, "_in_thread", lambda *given: [reads.append(1), read(*given)][1])
+    reads, read = [], FileStore._read
+    monkeypatch.setattr(FileStore, "_read", lambda *given: [reads.append(1), read(*given)][1])
     assert agl("export", "--as", "store", *HERE, "-o", "all.jsonl")[0] == 0
     assert len(reads) < 10
     url = ("--url", "http://127.0.0.1:9")

@@ -221,8 +221,6 @@ async def test_a_file_of_another_schema_is_not_read_as_ours(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 999")
     connection.close()
-    beside = FileStore(path)
     with pytest.raises(StoreUnavailableError) as told:
-        await beside.query_rollouts()
+        await FileStore(path).query_rollouts()
     assert f"store {str(path)!r}: made by a newer agl (schema 999" in str(told.value)
-    await beside.close()

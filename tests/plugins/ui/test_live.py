@@ -13,6 +13,7 @@ from agl_records.types import LedgerItem, LedgerPart
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_server.app import PAGES
+from agl_sqlite.file import open_to_read
 from agl_ui import live
 from agl_ui.data_sources import DataSource, DataSources, file_source, server_source
 from agl_ui.read_only_store import ReadOnlyStore
@@ -180,6 +181,18 @@ async def test_the_list_of_runs_has_a_state_of_all_stores(tmp_path, monkeypatch)
         await store.close()
     assert len(set(states)) == len(states)
     await sources.close()
+
+
+async def test_who_reads_a_store_does_not_change_its_state(tmp_path):
+    file = tmp_path / "store.db"
+    store = agl.SqliteLightningStore(file)
+    await store.enqueue_rollout("t")
+    await store.close()
+    source = file_source(file)
+    before = await source.state()
+    with contextlib.closing(open_to_read(file)):
+        assert file.with_name("store.db-wal").exists()
+        assert await source.state() == before
 
 
 async def test_a_token_that_is_refused_is_told_as_such():

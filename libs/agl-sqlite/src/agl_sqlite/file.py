@@ -61,32 +61,28 @@ def check_schema(connection: sqlite3.Connection, path: str) -> int:
     return tables
 
 
-def open_to_read(file: Path, *, is_shared: bool = False) -> sqlite3.Connection:
+def open_to_read(file: Path) -> sqlite3.Connection:
     """A connection to the file of a store, which others may have open, or open later.
 
     It changes nothing. SQLite keeps a log beside the file meanwhile; it removes the log at the end
     if it may write the file. If there is no log and none can be made, nobody writes;
     a log with records that cannot be read is a ``StoreUnavailableError``.
-
-    Args:
-        file: Of the store.
-        is_shared: Whether threads may use the connection, one at a time.
     """
     log = file.with_name(f"{file.name}-wal")
     try:
-        return _opened(file, "mode=ro" if log.exists() else "mode=rw", is_shared)
+        return _opened(file, "mode=ro" if log.exists() else "mode=rw")
     except sqlite3.OperationalError as error:
         if log.exists() and log.stat().st_size:
             raise StoreUnavailableError(
                 f"store {str(file)!r}: {log.name!r} beside it has records that cannot be read: "
                 f"{error}. Copy both files to a folder that you may write, and read them there"
             ) from error
-        return _opened(file, "mode=ro&immutable=1", is_shared)
+        return _opened(file, "mode=ro&immutable=1")
 
 
-def _opened(file: Path, how: str, is_shared: bool) -> sqlite3.Connection:
+def _opened(file: Path, how: str) -> sqlite3.Connection:
     place = f"file:{quote(str(file.absolute()))}?{how}"
-    connection = sqlite3.connect(place, uri=True, check_same_thread=not is_shared)
+    connection = sqlite3.connect(place, uri=True)
     try:
         connection.execute("PRAGMA query_only=ON")
         if not check_schema(connection, str(file)):

@@ -23,11 +23,9 @@ from agl_runs.records import Run
 from agl_runs.store import KIND as RUNS_KIND, query_runs
 from agl_ui.read_only_store import ReadOnlyStore
 from agl_views.runs.prompt_runs import PromptRuns
-from agl_views.tables.file_store import FewOpen, FileStore
+from agl_views.tables.file_store import FileStore
 
 logger = logging.getLogger("agl.ui")
-MOST_OPEN = 20
-"""Files of stores that are open at once: a machine lets a process have some 1,000 of any kind."""
 NEWEST = 50
 """Runners and rollouts under way among which a change is seen, of a store without a file."""
 
@@ -104,7 +102,8 @@ def _status(name: Path) -> tuple[int, int] | None:
         status = name.stat()
     except OSError:
         return None
-    return status.st_size, status.st_mtime_ns
+    # Who reads a file that nobody has open makes an empty log, and removes it.
+    return (status.st_size, status.st_mtime_ns) if status.st_size else None
 
 
 def _digest(value: Any) -> str:
@@ -125,7 +124,6 @@ class DataSources:
         self.title = "the list of runs"
         self.memory: dict[str, Any] = {}
         """As that of a ``DataSource``, for what is about all of them."""
-        self._few = FewOpen(MOST_OPEN)
         self._known: dict[str, DataSource] = {} if only is None else {only.key: only}
 
     def all(self) -> list[DataSource]:
@@ -135,7 +133,7 @@ class DataSources:
         files = {file.parent.name: file for file in sorted(self._folder.glob(f"*/{STORE}"))}
         for key, file in files.items():
             if key not in self._known:
-                self._known[key] = file_source(file.absolute(), self._few)
+                self._known[key] = file_source(file.absolute())
         return [self._known[key] for key in files]
 
     async def state(self) -> str:
@@ -195,11 +193,10 @@ class DataSources:
             await source.store.close()
 
 
-def file_source(file: Path, among: FewOpen | None = None) -> DataSource:
-    """The source of a store's file; ``among`` those of which only some are open."""
+def file_source(file: Path) -> DataSource:
+    """The source of a store's file."""
     name = file.absolute().parent.name if file.name == STORE else file.stem
-    store = FileStore(file, among)
-    return DataSource(name or "store", str(file), ReadOnlyStore(store), file)
+    return DataSource(name or "store", str(file), ReadOnlyStore(FileStore(file)), file)
 
 
 def server_source(url: str, title: str) -> DataSource:
