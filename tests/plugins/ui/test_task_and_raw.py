@@ -6,8 +6,6 @@ import re
 import pytest
 
 import agl
-from agl.errors import NotSupportedError
-from agl.store.forwarding import ForwardingStore
 from agl.types import Event, Failure, RolloutConfig
 from agl_ui.data_sources import DataSource, file_source
 from agl_ui.pages.task import _siblings
@@ -105,23 +103,7 @@ def four_steps(tmp_path):
     return tmp_path / "old.db", fill(tmp_path / "old.db", [{"step": n} for n in range(4)])
 
 
-class NoKeys(ForwardingStore):
-    """As a server of 0.3, which pages by offset alone."""
-
-    def __init__(self, target):
-        self._target = target
-
-    @property
-    def target(self):
-        return self._target
-
-    async def call(self, operation, arguments):
-        if arguments.get("after") is not None:
-            raise NotSupportedError("the store is of an older version, without keys of pages")
-        return await super().call(operation, arguments)
-
-
-async def test_the_task_of_a_store_without_keys_of_pages(four_steps, monkeypatch):
+async def test_the_task_of_a_store_without_a_file(four_steps, monkeypatch):
     file, ids = four_steps
     store = agl.SqliteLightningStore(file)
 
@@ -129,18 +111,13 @@ async def test_the_task_of_a_store_without_keys_of_pages(four_steps, monkeypatch
         return None
 
     monkeypatch.setattr("agl_ui.pages.task.ask_file", no_file)
-    found = []
-    for one in (store, NoKeys(store)):
-        source = DataSource("s", "s", ReadOnlyStore(one))
-        for rollout_id in (ids[0], ids[5], ids[-1]):
-            rollout = await store.get_rollout_by_id(rollout_id)
-            found.append([each.rollout_id for each in await _siblings(source, rollout)])
-    assert found == [ids] * 6
+    source = DataSource("s", "s", ReadOnlyStore(store))
+    for rollout_id in (ids[0], ids[5], ids[-1]):
+        rollout = await store.get_rollout_by_id(rollout_id)
+        assert [each.rollout_id for each in await _siblings(source, rollout)] == ids
     monkeypatch.setattr("agl_ui.pages.task.AROUND", 2)
-    for one in (store, NoKeys(store)):
-        rollout = await store.get_rollout_by_id(ids[4])
-        near = await _siblings(DataSource("s", "s", ReadOnlyStore(one)), rollout)
-        assert [each.rollout_id for each in near] == ids[2:7]
+    near = await _siblings(source, await store.get_rollout_by_id(ids[4]))
+    assert [each.rollout_id for each in near] == ids[2:7]
     await store.close()
 
 
@@ -207,17 +184,16 @@ def test_columns_are_of_both_ends_and_calls_after_many_tools_are_found(serve, tm
     assert "No model call is recorded" not in read(f"{serve(other)}/s/tools/task?rollout={ids[0]}")
 
 
-async def test_all_pages_of_a_store_without_keys_of_pages(four_steps, monkeypatch):
+async def test_all_pages_of_a_store(four_steps, monkeypatch):
     file, ids = four_steps
     monkeypatch.setattr("agl_ui.prompt_tree.PAGE", 3)
     monkeypatch.setattr("agl_views.tables.rollout_table.PAGE", 3)
     store = agl.SqliteLightningStore(file)
     await store.add_resources({"prompt": agl.PromptTemplate(template="Hi {name}")})
-    old = NoKeys(store)
-    known = await prompt_runs(DataSource("s", "s", ReadOnlyStore(old)))
+    known = await prompt_runs(DataSource("s", "s", ReadOnlyStore(store)))
     assert (known.num_read, known.last) == (len(ids), ids[-1])
-    assert (await _by_contract(old, Wanted(step=2))).ids
-    assert (await _by_contract(old, Wanted())).ids == ids[::-1]
+    assert (await _by_contract(store, Wanted(step=2))).ids
+    assert (await _by_contract(store, Wanted())).ids == ids[::-1]
     await store.close()
 
 

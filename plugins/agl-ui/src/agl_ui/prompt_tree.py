@@ -11,7 +11,6 @@ from agl.errors import AglError, NotSupportedError
 from agl.types import PromptTemplate
 from agl_ui.data_sources import DataSource
 from agl_views.runs.prompt_runs import PromptRuns
-from agl_views.tables.rollout_table import page_behind
 
 PAGE, MOST_AT_ONCE = 500, 10_000
 """Rollouts that are asked for at a time, and that one request reads."""
@@ -48,7 +47,7 @@ async def prompt_runs(source: DataSource) -> CachedPromptRuns:
             await known.take(source.store, some)
         until = (before := known.num_read) + MOST_AT_ONCE
         while known.num_read < min(known.total, until):
-            page = await page_behind(source.store, known.last, known.num_read, limit=PAGE)
+            page = await source.store.query_rollouts(after=known.last, limit=PAGE)
             if not page:
                 break
             await known.take(source.store, page)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from agl.errors import InvalidQueryError, NotSupportedError
+from agl.errors import InvalidQueryError
 from agl.store.base import LightningStore
-from agl.store.queries import PAGE, each_record
-from agl.types import PaginatedResult, Rollout
+from agl.store.queries import PAGE
+from agl.types import Rollout
 from agl_sqlite.ids import id_begins, number_of
 from agl_views.tables.file_store import ask_file
 
@@ -257,7 +257,6 @@ async def _by_contract(store: LightningStore, wanted: Wanted) -> Listed:
     is_plain = is_plain and wanted.sort != "seconds"
     if is_plain and wanted.sort != "time":
         asked["sort_by"] = "end_time" if wanted.sort == "ended" else wanted.sort
-    asked = {name: value for name, value in asked.items() if value is not None}
     asked["sort_order"] = order if is_plain else "desc"
     most = wanted.most if is_plain else NEWEST if wanted.most is not None else None
     after = wanted.after if is_plain else None
@@ -265,8 +264,7 @@ async def _by_contract(store: LightningStore, wanted: Wanted) -> Listed:
     total = 0
     while most is None or len(found) < most:
         limit = PAGE if most is None else min(PAGE, most - len(found))
-        number = None if wanted.after else len(found)
-        page = await page_behind(store, after, number, **asked, limit=limit)
+        page = await store.query_rollouts(**asked, after=after, limit=limit)
         total = page.total
         found += page
         if len(page) < limit:
@@ -284,30 +282,6 @@ async def _by_contract(store: LightningStore, wanted: Wanted) -> Listed:
     begin = ids.index(wanted.after) + 1 if wanted.after in ids else 0
     end = None if wanted.most is None else begin + wanted.most
     return Listed(ids[begin:end], found[begin:end], len(found), note)
-
-
-async def page_behind(
-    store: LightningStore, last: str | None, number: int | None, *, limit: int, **asked: Any
-) -> PaginatedResult[Rollout]:
-    """The rollouts behind one, as ``query_rollouts`` has them.
-
-    After ``last``, None begins, of which ``number`` were read, None where nobody has counted. A
-    store of 0.3, behind its server, is asked by number; with the newest first, what is queued
-    meanwhile shifts its pages.
-    """
-    key = {} if last is None else {"after": last}
-    try:
-        return await store.query_rollouts(**key, limit=limit, **asked)
-    except NotSupportedError:
-        if last is None:
-            raise
-    if number is None:
-        number = 0
-        async for one in each_record(store.query_rollouts, **asked):
-            number += 1
-            if one.rollout_id == last:
-                break
-    return await store.query_rollouts(offset=number, limit=limit, **asked)
 
 
 _KEYS: Final[dict[str, Callable[[Rollout], Any]]] = {

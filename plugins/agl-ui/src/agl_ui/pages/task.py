@@ -23,7 +23,6 @@ from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.rollouts import Row, rows_of
 from agl_views.explanations.turns import Turn, num_common, turns
 from agl_views.tables.file_store import ask_file
-from agl_views.tables.rollout_table import page_behind
 
 AROUND = 1_000
 """Rollouts before and after the one that is asked for, among which those of its task are."""
@@ -145,7 +144,7 @@ async def _siblings(source: DataSource, rollout: Rollout) -> list[Rollout]:
         found = await source.store.query_rollouts(rollout_id_in=[*ids, rollout.rollout_id])
         return sorted(found, key=lambda one: number_of(one.rollout_id))
     asked = (
-        page_behind(source.store, rollout.rollout_id, None, sort_order=one, limit=AROUND)
+        source.store.query_rollouts(after=rollout.rollout_id, sort_order=one, limit=AROUND)
         for one in ("desc", "asc")
     )
     before, after = await asyncio.gather(*asked)
