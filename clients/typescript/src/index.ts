@@ -11,12 +11,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { InvalidConfigError, isOutage, TrainingError } from "./errors.js";
 import { HttpClient } from "./http.js";
 import { readTrajectories, type Trajectory } from "./trajectories.js";
-import { type Agent, type StoreAddress, type Task, WorkerPool } from "./worker.js";
+import { type Agent, type JobAddress, type Task, WorkerPool } from "./worker.js";
 
 export * from "./errors.js";
 export * from "./record.js";
 export type { Trajectory, Transition } from "./trajectories.js";
-export { type Agent, type Resource, rewardSpan, type StoreAddress, type Task, Worker, WorkerPool } from "./worker.js";
+export { type Agent, type Resource, rewardSpan, type JobAddress, type Task, Worker, WorkerPool } from "./worker.js";
 
 const PIECE_BYTES = 2 ** 22;
 const POLL_MS = 500;
@@ -120,7 +120,8 @@ export interface EvalResult {
 
 interface FullJob extends Job {
   evaluation: { metrics: Record<string, number>; tasks: { rewards: number[] }[]; failures: Record<string, number> } | null;
-  store: { server_port: number; token: string };
+  path: string;
+  token: string;
 }
 
 /** Trains the model of a training server, with agents that run here. */
@@ -266,7 +267,7 @@ export class Client {
           if (["failed", "stopped", "damaged"].includes(job.state)) {
             throw new TrainingError(`job ${jobId} ${job.state}: ${job.error}`);
           }
-          if (job.state === "running") pool?.ensureRunning(this.storeOf(job));
+          if (job.state === "running") pool?.ensureRunning(this.addressOf(job));
         } catch (error) {
           if (!isOutage(error) || Date.now() - answeredAt > this.http.silenceMs) throw error;
         }
@@ -277,10 +278,10 @@ export class Client {
     }
   }
 
-  private storeOf(job: FullJob): StoreAddress {
+  private addressOf(job: FullJob): JobAddress {
     return {
-      url: `http://${new URL(this.http.url).hostname}:${job.store.server_port}`,
-      token: job.store.token,
+      url: this.http.url + job.path,
+      token: job.token,
       modelToken: (rolloutId, attemptId) => {
         const query = new URLSearchParams({ rollout_id: rolloutId, attempt_id: attemptId });
         return this.http.request<string>("POST", `/jobs/${job.id}/model-token?${query}`);

@@ -27,8 +27,8 @@ export interface Task {
 /** Does a task, and returns its reward. After the signal, nobody waits for it. */
 export type Agent = (resource: Resource, task: Task, signal: AbortSignal) => number | Promise<number>;
 
-/** Where the store of a job is, as the server says. */
-export interface StoreAddress {
+/** Where the store and the model of a job are, below the server's address. */
+export interface JobAddress {
   url: string;
   token: string;
   /** Gives the token with which an attempt calls the model. */
@@ -66,11 +66,11 @@ export class Worker {
 
   constructor(
     private readonly agent: Agent,
-    private readonly store: StoreAddress,
+    private readonly job: JobAddress,
     private readonly workerId: number,
     private readonly signal: AbortSignal,
   ) {
-    this.http = new HttpClient(store.url, store.token, SILENCE_MS, MAX_RETRIES, TOKEN_HELP);
+    this.http = new HttpClient(`${job.url}/store`, job.token, SILENCE_MS, MAX_RETRIES, TOKEN_HELP);
   }
 
   async run(): Promise<void> {
@@ -141,7 +141,7 @@ export class Worker {
 
   /** Put a rollout back into the queue, for another worker; if the store is away, it goes back later. */
   private async release(rolloutId: string, headers: Record<string, string>): Promise<void> {
-    const http = new HttpClient(this.store.url, this.store.token, RELEASE_MS, 0, TOKEN_HELP);
+    const http = new HttpClient(`${this.job.url}/store`, this.job.token, RELEASE_MS, 0, TOKEN_HELP);
     await http.request("POST", `/v1/agl/rollouts/${rolloutId}`, { body: { status: "requeuing" }, headers }).catch(() => {});
   }
 
@@ -150,10 +150,9 @@ export class Worker {
     const found = await this.http.request<{ resources: Record<string, ProxyLlm> }>("GET", path, { signal: this.signal });
     const llm = Object.values(found.resources).find((one) => one.resource_type.endsWith("llm"));
     if (!llm) throw new Error(`job has no model among its resources: ${Object.keys(found.resources)}`);
-    const token = await this.store.modelToken(rollout_id, attempt.attempt_id);
-    const base = llm.endpoint.replace(/\/v1\/?$/, "");
+    const token = await this.job.modelToken(rollout_id, attempt.attempt_id);
     return {
-      modelApi: `${base}/rollout/${rollout_id}/attempt/${attempt.attempt_id}/token/${token}/v1`,
+      modelApi: `${this.job.url}/model/rollout/${rollout_id}/attempt/${attempt.attempt_id}/token/${token}/v1`,
       modelName: llm.model,
       taskId: String(claimed.input["task_id"] ?? rollout_id),
       workerId: this.workerId,
@@ -177,11 +176,11 @@ export class WorkerPool {
   }
 
   /** Start the workers that do not run; throws what else ended one. */
-  ensureRunning(store: StoreAddress): void {
+  ensureRunning(job: JobAddress): void {
     if (this.failures.length) throw this.failures[0];
     for (let id = 0; id < this.size; id++) {
       if (this.running.has(id)) continue;
-      const ended = new Worker(this.agent, store, id, this.leaving.signal)
+      const ended = new Worker(this.agent, job, id, this.leaving.signal)
         .run()
         .catch((error: unknown) => {
           if (!isOutage(error)) this.failures.push(error);

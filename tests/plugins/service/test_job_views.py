@@ -95,9 +95,9 @@ def test_the_same_id_for_another_request_is_refused(queue, ann):
 
 def test_tokens_of_runners_are_for_those_who_work(queue, ann):
     job = queue.begin(ann)
-    assert "store" not in ann.jobs()[0]
-    assert "store" not in ann._ask("GET", f"/jobs/{job}")
-    assert ann._ask("GET", f"/jobs/{job}?has_workers=1")["store"]["token"]
+    assert "token" not in ann.jobs()[0]
+    assert "token" not in ann._ask("GET", f"/jobs/{job}")
+    assert ann._ask("GET", f"/jobs/{job}?has_workers=1")["token"]
 
 
 def test_who_is_revoked_is_told_so_at_once(queue, ann):

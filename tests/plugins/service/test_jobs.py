@@ -20,7 +20,7 @@ import yaml
 
 from agl.cli import cli
 from agl.errors import ConfigError
-from agl_http.server import ServerThread, bind
+from agl_http.server import ServerThread
 from agl_http.tokens import with_token
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_service import (
@@ -54,7 +54,7 @@ class Queue:
     def start(self, credit=None, **options) -> None:
         given = {"credit": credit} if credit else {}
         settings = Settings({**ALGORITHM, **given}, **options)
-        self.jobs = Jobs(self.folder, "127.0.0.1", settings.jobs_at_once, settings.quotas)
+        self.jobs = Jobs(self.folder, settings.jobs_at_once, settings.quotas)
         self.thread = ServerThread(app_of(self.jobs, settings))
         self.thread.start()
 
@@ -241,7 +241,7 @@ def test_equal_requests_at_once_make_one_job(queue):
 
         def begin(client, body=body, start=start):
             start.wait()
-            return client._ask("POST", "/jobs", body)["store"]["token"]
+            return client._ask("POST", "/jobs", body)["token"]
 
         with ThreadPoolExecutor(clients) as pool:
             each = [queue.client("ann") for _ in range(clients)]
@@ -561,25 +561,6 @@ def wait_until(holds) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_a_job_whose_port_was_taken_gets_another_and_else_keeps_it(queue):
-    job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
-
-    def port_of_start() -> int:
-        stop = threading.Event()
-        thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
-        queue.jobs.change(job, "queued")
-        thread.start()
-        wait_until(lambda: job.state == "running")
-        stop.set()
-        thread.join()
-        return job.port
-
-    first = port_of_start()
-    assert port_of_start() == first
-    with bind("127.0.0.1", first):
-        assert port_of_start() not in (first, 0)
 
 
 def test_trajectories_are_those_of_the_jobs_rollouts(queue):

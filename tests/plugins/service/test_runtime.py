@@ -198,7 +198,7 @@ def test_workers_that_end_at_once_are_not_begun_for_ever(monkeypatch):
     monkeypatch.setattr(Workers, "_work", lambda *given: sys.exit(7))
     workers = Workers(print, 1, "127.0.0.1")
     for _ in range(3):
-        workers.keep({})
+        workers.keep("", "")
         workers._process.join()
     with pytest.raises(TrainingError, match="3 times within 10 s, with exit code 7"):
-        workers.keep({})
+        workers.keep("", "")

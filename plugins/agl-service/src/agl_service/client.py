@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 from pydantic_core import PydanticSerializationError, to_json
@@ -271,10 +270,7 @@ class Client:
             raise InvalidConfigError(f"expected a function of (resource, task), got {agent!r}")
         if number < 1 and number != -1:
             raise InvalidConfigError(f"nworkers={number}: expected 1 or more, or -1, four per core")
-        url = urlsplit(self._url)
-        if url.scheme == "https":
-            note("stores and models of jobs are reached by http, tokens too: keep others out there")
-        return Workers(agent, number, url.hostname or "")
+        return Workers(agent, number, self._url)
 
     def _follow(self, job_id: str, workers: Workers | None) -> dict[str, Any]:
         """The job at its end; the workers run its agent meanwhile."""
@@ -286,7 +282,7 @@ class Client:
                     if said != state:
                         note(f"job {job_id}: {(said := state)}")
                     if workers and state == "running":
-                        workers.keep(job["store"])
+                        workers.keep(job["path"], job["token"])
                     bar.update(job["step"], reward=f"reward {[None, *job['train_rewards']][-1]}")
                     time.sleep(POLL_SECONDS)
                     try:

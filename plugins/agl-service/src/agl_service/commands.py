@@ -52,7 +52,7 @@ def server() -> None:
 @click.option("--algorithm", "algorithm__name", help="[default: grpo; or LIGHTNING_RL_ALGORITHM]")
 @click.option("--gpus", "model__tensor_parallel", type=int, help="So many sample, each with vLLM.")
 @click.option("--jobs-at-once", "service__jobs_at_once", type=int, help="[default: 1]")
-@host_option(", with all that its jobs start.")
+@host_option(".")
 @port_option(8000)
 @folder_option
 def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **options: Any) -> None:
@@ -96,7 +96,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
         (folder / "server.json").unlink(missing_ok=True)  # of one that was killed
         first = next(iter(read_users(folder).values()), "first")
         token_of(folder, first, os.environ.get("AGENT_LIGHTNING_API_KEY"))
-        jobs = Jobs(folder, host, settings.jobs_at_once, settings.quotas)
+        jobs = Jobs(folder, settings.jobs_at_once, settings.quotas)
         thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
         about = {"url": thread.url, "pid": os.getpid()}

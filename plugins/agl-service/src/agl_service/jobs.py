@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from threading import Event, RLock
@@ -20,8 +20,8 @@ from typing import Any, Literal
 import psutil
 from pydantic import TypeAdapter
 
-from agl.errors import ConfigError, ConflictError, UnknownRecordError
-from agl_http.server import bind
+from agl.errors import ConflictError, UnknownRecordError
+from agl_http.server import address_of, bind
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
 from agl_runs.config.file import as_yaml
@@ -40,6 +40,7 @@ COMMANDS: dict[Kind, list[str]] = {
     "train": ["run", CONFIG, f"run_dir={RUN}", "--resume"],
     "evaluate": ["eval", CONFIG, "--copies", "1", "--json"],
 }
+HOST, PORTS = "127.0.0.1", {"store": "strategy.server_port", "model": "gateway.port"}
 LOCK, POLL_SECONDS, END_SECONDS = "process.lock", 0.2, 5.0
 PAUSE_SECONDS = 60.0
 """A job whose client has been away for so long makes room for the next one."""
@@ -58,8 +59,8 @@ class Job:
     """Of an admin of the store of its run."""
     request: str
     """Digest of what was asked; the same request may come twice."""
-    port: int = 0
-    """Of that store, where it can be at every start, so that runners find it again."""
+    ports: dict[str, int] = field(default_factory=dict[str, int])
+    """Where the ``store`` of its run and its ``model``, the gateway, listen at this start."""
     state: State = "queued"
     error: str = ""
     checkpoint: str | None = None
@@ -95,7 +96,7 @@ def read_job(record: Path) -> Job:
         damaged = f"{record} is damaged; restore that file, or delete its folder"
         logger.error("job %s of %s: %s", job_id, user, damaged)
         created, token = record.stat().st_mtime, secrets.token_urlsafe()
-        return Job(job_id, user, "train", 0, created, token, "", 0, "damaged", damaged)
+        return Job(job_id, user, "train", 0, created, token, "", {}, "damaged", damaged)
 
 
 def metrics_of(run: Path) -> RunMetrics:
@@ -111,12 +112,10 @@ def _metrics_of(run: Path, stamp: tuple[int, int] | None) -> RunMetrics:
 
 
 class Jobs:
-    """The jobs in the folder of a server; stores and gateways of their runs listen on ``host``."""
+    """The jobs in the folder of a server; stores and gateways of their runs listen on 127.0.0.1."""
 
-    def __init__(
-        self, folder: Path, host: str, at_once: int = 1, quotas: Quotas | None = None
-    ) -> None:
-        self.folder, self.host, self._lock = folder, host, RLock()
+    def __init__(self, folder: Path, at_once: int = 1, quotas: Quotas | None = None) -> None:
+        self.folder, self._lock = folder, RLock()
         self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
         self._under_way: list[Job] = []
         found = [read_job(record) for record in folder.glob(f"*/jobs/*/{RECORD}")]
@@ -156,8 +155,8 @@ class Jobs:
         with self._lock:
             if (known := self.made_by(job.user, job.id, job.request)) is not None:
                 return known
-            config["strategy"] = {"type": "cs", "role": "algorithm", "server_host": self.host}
-            config["gateway"] = {"type": "proxy", "host": self.host}
+            config["strategy"] = {"type": "cs", "role": "algorithm"}
+            config["gateway"] = {"type": "proxy"}
             write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
             self._seen[job.user, job.id] = time.monotonic()
             self.change(job, "queued")
@@ -221,13 +220,12 @@ class Jobs:
         while (folder / LOCK).exists() and is_held(folder / LOCK):
             if stop.wait(POLL_SECONDS):  # the process of a server that was killed ends soon
                 return None
-        for port in (job.port, 0):  # another process may have taken the one it had
-            with suppress(ConfigError), bind(self.host, port) as sock:
-                job.port = sock.getsockname()[1]
-                break
+        with bind(HOST, 0) as store, bind(HOST, 0) as model:
+            job.ports = {"store": address_of(store)[1], "model": address_of(model)[1]}
         self.change(job, "running", "queued", "running")
         child = [sys.executable, "-m", "agl_service.job_process", str(os.getpid()), LOCK]
-        words = [*child, *COMMANDS[job.kind], f"strategy.server_port={job.port}"]
+        ports = [f"{PORTS[name]}={port}" for name, port in job.ports.items()]
+        words = [*child, *COMMANDS[job.kind], *ports]
         about: dict[str, Any] = {"env": {**os.environ, "AGL_SERVER_TOKEN": job.token}}
         with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
             begin = log.tell()

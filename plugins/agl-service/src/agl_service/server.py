@@ -31,6 +31,7 @@ from agl_runs.folders import STORE, known_run
 from agl_runs.options import AboveZero, Count
 from agl_runs.records import RunId
 from agl_service import data as files
+from agl_service.forwarding import Forwarding
 from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
 from agl_service.settings import Settings
 from agl_service.users import read_users
@@ -191,7 +192,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
                 evaluation = json.loads(result.read_bytes())
             except (OSError, ValueError):
                 state, error = "failed", f"{result} is damaged; evaluate again"
-        store = {"server_port": job.port, "token": Tokens(job.token).issue("runner")}
+        path, token = f"/runs/{job.user}/{job.id}", Tokens(job.token).issue("runner")
         return {
             **{name: getattr(job, name) for name in ("id", "kind", "steps", "created")},
             "state": state,
@@ -205,7 +206,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             "run": (known_run(run) or ("",))[0],
             "evaluation": evaluation,
             "checkpoint": job.checkpoint or "base",
-            **({"store": store} if has_workers else {}),
+            **({"path": path, "token": token} if has_workers else {}),
         }
 
     def checkpoint_of(user: str, job_id: str, name: str = "") -> Path:
@@ -214,11 +215,16 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
                 return folder
         raise UnknownRecordError(f"job {job_id!r} has no checkpoint {name!r}; see: client.jobs()")
 
+    def port_of(user: str, job_id: str, which: str) -> int:
+        job = jobs.get(user, job_id)
+        return job.ports[which] if job.state == "running" else 0  # others may have it meanwhile
+
     def user_of(authorization: bytes) -> str | None:
         return read_users(jobs.folder).get(token_in(authorization))
 
     whole = WholeBody(api, 2 * files.PIECE_BYTES)
-    return ErrorGuard(Authenticated(whole, user_of, frozenset()), lambda *_: None)
+    own = Authenticated(whole, user_of, frozenset())
+    return ErrorGuard(Forwarding(own, port_of), lambda *_: None)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

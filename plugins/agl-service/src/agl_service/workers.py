@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
 import agl
 from agl.plugins.parts import plan_part
-from agl.types import AttemptedRollout
+from agl.types import AttemptedRollout, ProxyLLM, ResourcesUpdate
 from agl_processes.tree import kill_descendants, start_group
 from agl_service.errors import TrainingError
 from agl_service.runtime import air, tracer
@@ -45,6 +46,25 @@ class Task(dict[str, Any]):
         if name == "ground_truth":
             return None
         raise AttributeError(f"the task has no {name!r}; it has {', '.join(self)}")
+
+
+class JobStore(agl.LightningStoreClient):
+    """The store of a job; the job's model is where this client reaches the server."""
+
+    def __init__(self, url: str, token: str) -> None:
+        super().__init__(f"{url}/store", token=token)
+        self._model_url = f"{url}/model"
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        found = await super().get_resources_by_id(resources_id)
+        if found is None:
+            return None
+        here = {
+            name: one.model_copy(update={"endpoint": self._model_url + urlsplit(one.endpoint).path})
+            for name, one in found.resources.items()
+            if isinstance(one, ProxyLLM)
+        }
+        return found.model_copy(update={"resources": {**found.resources, **here}})
 
 
 SHORT_SECONDS, SHORT_LIVES = 10.0, 3
@@ -80,17 +100,17 @@ def to_lit_agent(function: Agent) -> agl.LitAgent[Any]:
 
 
 class Workers:
-    """``number`` processes that run an agent, for runs on ``host``; -1 for four per core."""
+    """``number`` processes that run an agent, for jobs of a server; -1 for four per core."""
 
-    def __init__(self, function: Agent, number: int, host: str) -> None:
-        self._agent, self._host = to_lit_agent(function), host
+    def __init__(self, function: Agent, number: int, server_url: str) -> None:
+        self._agent, self._server_url = to_lit_agent(function), server_url
         self._tracer = plan_part("tracer", tracer(), where="auto_instrument").build()
         self._number = 4 * (os.cpu_count() or 1) if number == -1 else number
         self._process: Any = None
         self._begun, self._short_lives = -math.inf, 0
 
-    def keep(self, store: dict[str, Any]) -> None:
-        """Have them run; they have ended if the store was away for long.
+    def keep(self, path: str, token: str) -> None:
+        """Have them run for the job at a path; they have ended if the store was away for long.
 
         Raises:
             TrainingError: They end as soon as they have begun.
@@ -106,14 +126,19 @@ class Workers:
                 )
             self._begun = time.monotonic()
             fork = multiprocessing.get_context("fork")
-            self._process = fork.Process(target=self._work, args=(os.getpid(), store))
+            self._process = fork.Process(target=self._work, args=(os.getpid(), path, token))
             self._process.start()
 
-    def _work(self, parent: int, store: dict[str, Any]) -> None:
+    def _work(self, parent: int, path: str, token: str) -> None:
         start_group(parent)
         logging.getLogger("agl.server").setLevel(logging.ERROR)  # the client says if it is away
-        strategy = {"type": "cs", "role": "runner", "server_host": self._host, **store}
-        made = agl.Trainer(strategy=strategy, tracer=self._tracer, n_runners=self._number)
+        store = JobStore(self._server_url + path, token)
+        made = agl.Trainer(
+            store=store,
+            strategy={"type": "cs", "role": "runner"},
+            tracer=self._tracer,
+            n_runners=self._number,
+        )
         made.fit(self._agent)
 
     def end(self, *, at_once: bool) -> None:

@@ -1,0 +1,204 @@
+"""What a server passes on to the store and the model of a job: pieces, bodies, tokens, who left."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+import requests
+from tests.interpreter import python
+
+import agl
+from agl.types import ProxyLLM
+from agl_http.layers import disconnected, read_body
+from agl_http.server import ServerThread
+from agl_http.tokens import Tokens
+from agl_service.jobs import Job, Jobs
+from agl_service.server import app_of
+from agl_service.settings import Settings
+
+TOKEN = "of-the-admin-of-a-job"
+
+
+class Model:
+    """Answers by path; notes who went before the end."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.left = threading.Event(), threading.Event()
+        self.thread = ServerThread(self)
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] != "http":
+            return None
+        body = b""
+        if scope["path"] != "/stream":
+            body = await read_body(receive, 2**30)
+        headers = [(b"x-query", scope["query_string"]), (b"set-cookie", b"a=1")]
+        start = {"type": "http.response.start", "status": 201, "headers": headers}
+        if scope["path"] == "/echo":
+            headers += [one for one in scope["headers"] if one[0].startswith((b"x-", b"content-"))]
+            headers.append((b"x-host", dict(scope["headers"])[b"host"]))
+            await send(start)
+            return await send({"type": "http.response.body", "body": body})
+        await send(start)
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        going = asyncio.ensure_future(asyncio.to_thread(self.goes_on.wait, 60))
+        gone = asyncio.ensure_future(disconnected(receive))
+        await asyncio.wait({going, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            self.left.set()
+            self.goes_on.set()
+            return None
+        gone.cancel()
+        return await send({"type": "http.response.body", "body": b", last"})
+
+
+@pytest.fixture
+def model():
+    made = Model()
+    made.thread.start()
+    yield made
+    made.goes_on.set()
+    made.thread.stop()
+
+
+@pytest.fixture
+async def store():
+    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=TOKEN)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+def job(tmp_path, store, model):
+    """A job of ann that runs, and the server that has it."""
+    jobs = Jobs(tmp_path)
+    made = jobs.add(Job("j", "ann", "train", 1, time.time(), TOKEN, ""), {})
+    made.ports = {"store": urlsplit(store.address).port, "model": model.thread.port}
+    jobs.change(made, "running")
+    thread = ServerThread(app_of(jobs, Settings({"type": "grpo", "model": "none"})))
+    thread.start()
+    made.url, made.change = f"{thread.url}/runs/ann/j", lambda state: jobs.change(made, state)
+    yield made
+    thread.stop()
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])  # which nobody may undo on the way
+def test_bodies_and_headers_arrive_as_they_were_sent(job, model, encoding):
+    sent = os.urandom(2**20) * 12
+    digest = hashlib.sha256(sent).digest()
+    headers = {"Content-Encoding": encoding, "X-Name": "é".encode(), "Accept-Encoding": "identity"}
+    url = f"{job.url}/model/echo?a=%2Fb&c"
+    asked = requests.post(url, data=sent, headers=headers, stream=True)
+    assert (asked.status_code, asked.headers["X-Query"]) == (201, "a=%2Fb&c")
+    assert hashlib.sha256(asked.raw.read()).digest() == digest
+    assert asked.headers["X-Name"].encode("latin-1") == "é".encode()
+    assert asked.headers["X-Host"] == f"127.0.0.1:{model.thread.port}"
+    assert asked.headers["Content-Length"] == str(len(sent))
+    pieces = requests.put(url, data=iter([b"one, ", b"two"]))
+    assert (pieces.content, requests.get(url).content) == (b"one, two", b"")
+
+
+def test_an_answer_comes_piece_by_piece(job, model):
+    with requests.get(f"{job.url}/model/stream", stream=True) as asked:
+        pieces = asked.iter_content(None)
+        assert next(pieces) == b"first"
+        model.goes_on.set()
+        assert next(pieces) == b", last"
+
+
+async def test_who_goes_ends_the_call_at_the_model(job, model):
+    async with aiohttp.ClientSession() as session:
+        asking = await session.get(f"{job.url}/model/stream")
+        assert await asking.content.readany() == b"first"
+        asking.close()
+        await asyncio.to_thread(model.left.wait, 60)
+    assert model.left.is_set()
+
+
+def test_a_job_that_does_not_run_is_away_for_now_and_none_is_not_there(job):
+    assert requests.get(f"{job.url}k/store/v1/agl/rollouts").status_code == 404
+    for state in ("paused", "finished"):
+        job.change(state)  # somebody else may have its ports now
+        asked = requests.get(f"{job.url}/model/echo")
+        assert (asked.status_code, asked.headers["Retry-After"]) == (503, "1")
+        assert asked.json()["error_type"] == "StoreUnavailableError"
+
+
+def test_each_token_opens_what_it_is_for(job, store):
+    url = f"{job.url}/store/v1/agl/rollouts"
+
+    def status(token):
+        return requests.get(url, headers={"Authorization": f"Bearer {token}"}).status_code
+
+    others = Tokens("of-another-job-of-the-server").issue("runner")
+    assert [status(token) for token in (TOKEN, others, "")] == [200, 401, 401]
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """Of localhost, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    files = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    about = ["-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", "-addext"]
+    names = ["subjectAltName=DNS:localhost", "-keyout", files[0], "-out", files[1]]
+    subprocess.run(["openssl", "req", "-x509", *about, *names], check=True, capture_output=True)
+    return files
+
+
+@pytest.fixture
+async def encrypted(certificate, job):
+    """The address of the job behind a proxy that ends TLS."""
+    secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secure.load_cert_chain(certificate[1], certificate[0])
+
+    async def copy(source, target) -> None:
+        while piece := await source.read(65536):
+            target.write(piece)
+            await target.drain()
+        target.close()
+
+    async def join(reader, writer) -> None:
+        theirs, ours = await asyncio.open_connection("127.0.0.1", urlsplit(job.url).port)
+        with contextlib.suppress(OSError):
+            await asyncio.gather(copy(reader, ours), copy(theirs, writer))
+
+    server = await asyncio.start_server(join, "127.0.0.1", 0, ssl=secure)
+    yield f"https://localhost:{server.sockets[0].getsockname()[1]}/runs/ann/j"
+    server.close()
+
+
+CLAIM = """
+import asyncio, sys
+from agl_service.workers import JobStore
+
+async def main(url, token):
+    store = JobStore(url, token)
+    rollout = await store.dequeue_rollout()
+    resources = await store.get_resources_by_id(rollout.resources_id)
+    print(rollout.input, resources.resources["llm"].endpoint, resources.resources["text"].template)
+    await store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_store_and_model_are_behind_tls_with_the_server(encrypted, certificate, store):
+    llm = ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="none")
+    text = agl.PromptTemplate(template="as it is", engine="f-string")
+    told = await store.add_resources({"llm": llm, "text": text})
+    await store.enqueue_rollout("1?", resources_id=told.resources_id)
+    words = "-c", CLAIM, encrypted, Tokens(TOKEN).issue("runner")
+    env = {**os.environ, "SSL_CERT_FILE": str(certificate[1])}  # Python reads it as it begins
+    ended = await asyncio.to_thread(python, *words, env=env)
+    assert ended.stdout.strip() == f"1? {encrypted}/model/v1 as it is", ended.stderr
