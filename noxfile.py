@@ -44,6 +44,7 @@ TEST_TOOLS = [
     "filelock>=3.16",
     "jsonschema>=4.20",
 ]
+NEWEST_PYTEST = ["pytest>=9", *TEST_TOOLS[1:4]]
 JUPYTER = ["ipykernel>=6.29", "jupyter_client>=8.6"]
 # More than two on two cores, as tests wait; each collects for itself. CI runs sessions beside each
 # other, and wants fewer.
@@ -308,6 +309,26 @@ def pythons(session: nox.Session) -> None:
     install(session, CORE, "agl-views", *TEST_TOOLS)
     tests = (*CORE_TESTS, "tests/plugins/server")
     session.run("pytest", *PARALLEL, *tests, *session.posargs, env=QUIET)
+
+
+@nox.session(venv_backend="uv")
+def lowest(session: nox.Session) -> None:
+    """The core and the libraries with the oldest packages that they allow."""
+    install(session, "--resolution", "lowest-direct", CORE, "agl-views")
+    otlp = "opentelemetry-exporter-otlp-proto-http==1.35.*"  # a newer one wants a newer SDK
+    session.install(*NEWEST_PYTEST, otlp, *(one for one in TEST_TOOLS[4:] if "otlp" not in one))
+    run_tests(session, "tests/core", "tests/libs", "tests/contract")
+
+
+@nox.session(name="lowest-plugins", venv_backend="uv")
+def lowest_plugins(session: nox.Session) -> None:
+    """The tests of plugins with the oldest packages that all of them allow together."""
+    session.install(TORCH)
+    install(session, "--resolution", "lowest-direct", *EVERYTHING)
+    tools = ("matplotlib>=3.9", ANTHROPIC, KUBERNETES, RUFF, "pyright>=1.1.400")
+    session.install(*NEWEST_PYTEST, *TEST_TOOLS[4:], *JUPYTER, *tools)
+    folders = (f"tests/{name}" for name in PLUGIN_TESTS)
+    run_tests(session, "--only-plugins-of-core", *folders)
 
 
 @nox.session
@@ -704,7 +725,7 @@ NIGHTLY = (
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
     *((name,) for name in ("vllm", "ray", "containers", "peer", "tracers", "trackers")),
-    *((name,) for name in ("examples", "calc-x", "dist", "typescript")),
+    *((name,) for name in ("examples", "calc-x", "dist", "typescript", "lowest", "lowest-plugins")),
     *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
 
@@ -736,6 +757,7 @@ def nightly(session: nox.Session) -> None:
     typescript         the client of agl-service in TypeScript
     deploy             what agl launch writes, in a real Slurm and for SkyPilot; docs/deploy/
     pythons            the core on Python 3.12 and 3.13
+    lowest             the core, and plugins, with the oldest packages that they allow
     benchmarks         each once and short, with 0.3.0 and another tree beside it
     crash              200 kills of server and runners under load
     resume             50 kills of runs of every algorithm but verl, each of which goes on

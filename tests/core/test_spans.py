@@ -35,6 +35,8 @@ def test_attributes_that_are_none_are_left_out():
 )
 def test_attributes_that_only_newer_sdks_take_are_unfolded(odd, known):
     started = TracerProvider().get_tracer("any").start_span("call", attributes=odd)
+    if len(started.attributes) < len(odd):
+        pytest.skip("this SDK leaves them out")
     assert Span.from_opentelemetry(started, "ro-1", "at-1", 1).attributes == known
 
 

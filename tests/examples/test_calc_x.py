@@ -98,7 +98,7 @@ async def test_calculator_is_one_process_while_it_is_used(tmp_path: Path) -> Non
     assert "too large" in answers[1].to_text()
     assert again.to_text() == "2"
     assert len(started) == 1
-    assert children() == before
+    assert children() <= before  # those of a test before this one may just have ended
 
 
 def test_small_set_is_the_same_each_time_and_its_parts_are_apart() -> None:
@@ -174,7 +174,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == reward
-    assert children() == before
+    assert children() <= before  # those of a test before this one may just have ended
     calls = model_calls(outcome.spans)
     assert [call.agent_name for call in calls] == ["calc_agent"] * 2
     assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["calculate"]

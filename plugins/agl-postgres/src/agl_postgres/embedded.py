@@ -118,7 +118,9 @@ def _other_user(folder: Path, programs: Path) -> dict[str, Any]:
     try:
         user = pwd.getpwnam(_USER)
     except KeyError:
-        subprocess.run(["useradd", "--system", _USER], check=True, capture_output=True, text=True)
+        subprocess.run(
+            ["/usr/sbin/useradd", "-r", _USER], check=True, capture_output=True, text=True
+        )
         user = pwd.getpwnam(_USER)
     os.chown(folder, user.pw_uid, user.pw_gid)
     groups: set[int] = set()
