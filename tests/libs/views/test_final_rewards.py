@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.emitter import find_final_reward, reward_attributes
 from agl.semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes as Key
-from agl.store.forwarding import ForwardingStore
-from agl.types import AttemptedRollout, Rollout
-from agl_records.final_rewards import FinalReward, final_rewards
+from agl_records.final_rewards import FinalReward, final_reward
 from agl_runs.result import result_of
 from agl_views.runs.prompt_runs import PromptRuns
 
@@ -69,33 +68,10 @@ async def fill(
     return ids[0]
 
 
-class Older(ForwardingStore):
-    """As a server of 0.3: it says nothing of rewards."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    @property
-    def target(self) -> Any:
-        return self._target
-
-    async def call(self, operation: Any, arguments: dict[str, Any]) -> Any:
-        found = await super().call(operation, arguments)
-        if operation != "query_rollouts":
-            return found
-        items: list[Any] = [one.model_dump(exclude={"reward": True}) for one in found]
-        for one in items:
-            one.get("attempt", {}).pop("reward", None)
-        kinds = [AttemptedRollout if "attempt" in one else Rollout for one in items]
-        made = [kind(**one) for kind, one in zip(kinds, items, strict=True)]
-        return found.model_copy(update={"items": made})
-
-
-@pytest.fixture(params=[False, True], ids=["ours", "of 0.3"])
-async def store(request, tmp_path):
-    opened = agl.SqliteLightningStore(tmp_path / "store.db")
-    yield Older(opened) if request.param else opened
-    await opened.close()
+@pytest.fixture
+async def store(tmp_path):
+    async with opened(tmp_path / "store.db") as store:
+        yield store
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -104,8 +80,9 @@ async def test_the_final_reward_of_all_kinds_of_store_is_one(store, case):
     for late in (None, 1.0):
         rollout_id = await fill(store, given, late=late)
         assert find_final_reward(await store.query_spans(rollout_id)) == expected
-        rollouts = await store.query_rollouts()
-        assert (await final_rewards(store, rollouts))[rollout_id] == FinalReward(expected)
+        rollout = await store.get_rollout_by_id(rollout_id)
+        assert final_reward(rollout) == FinalReward(expected)
+        assert rollout.reward == expected
 
 
 async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store):
@@ -115,7 +92,7 @@ async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store)
     await store.update_rollout(rollout_id, metadata=prompts)
     assert (await result_of(store, "", None)).rewards == {rollout_id: 0.4}
     found = PromptRuns()
-    await found.take(store, await store.query_rollouts())
+    found.take(await store.query_rollouts())
     (run,) = found.runs.values()
     assert run.candidates["seed"].evaluations[rollout_id].reward == 0.4
 
@@ -124,7 +101,9 @@ async def test_the_reward_is_in_the_result_of_a_run_and_in_its_prompt_run(store)
 async def test_the_reward_of_what_did_not_succeed_was_given_on_the_way(store, status):
     rollout_id = await fill(store, [ours(1.692)], status=status)
     queued = await store.enqueue_rollout("waits")
-    found = await final_rewards(store, await store.query_rollouts())
-    assert found == {rollout_id: FinalReward(None, 1.692), queued.rollout_id: FinalReward()}
-    assert [str(one) for one in found.values()] == ["1.692 on the way", ""]
+    rollouts = await store.query_rollouts()
+    assert [one.rollout_id for one in rollouts] == [rollout_id, queued.rollout_id]
+    found = list(map(final_reward, rollouts))
+    assert found == [FinalReward(None, 1.692), FinalReward()]
+    assert [str(one) for one in found] == ["1.692 on the way", ""]
     assert FinalReward().text("none") == "none"

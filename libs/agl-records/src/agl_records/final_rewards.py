@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, SpanLike
 from agl.utils.rewards import GRADES, place_of_reward
-from agl_runs.result import with_reward
 
 _Span = TypeVar("_Span", bound=SpanLike)
 
@@ -40,16 +38,8 @@ class FinalReward:
     __str__ = text
 
 
-async def final_rewards(
-    store: LightningStore, rollouts: Sequence[Rollout]
-) -> dict[str, FinalReward]:
-    """Rollout id -> what it was given."""
-    return {one.rollout_id: await final_reward(store, one) for one in rollouts}
-
-
-async def final_reward(store: LightningStore, rollout: Rollout) -> FinalReward:
-    """What a rollout of a store was given."""
-    rollout = await with_reward(store, rollout)
+def final_reward(rollout: Rollout) -> FinalReward:
+    """What a rollout of a store was given; its ``reward`` is what counts of that."""
     given = rollout.attempt.reward if isinstance(rollout, AttemptedRollout) else None
     return FinalReward.of(rollout.status, given)
 

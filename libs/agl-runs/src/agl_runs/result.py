@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from agl.algorithm.run_result import FailureCause, RunResult
-from agl.emitter import find_final_reward
 from agl.errors import AglError, PluginError
 from agl.plugins.hooks import HookCaller
 from agl.store.base import LightningStore
@@ -41,16 +40,13 @@ async def result_of(
     rewards: dict[str, float] = {}
     causes: dict[tuple[str, str, str], FailureCause] = {}
     async for rollout in each_record(store.query_rollouts, run=run_id or None):
-        about = rollout.metadata or {}
-        if run_id not in ("", about.get("run")):  # a store of 0.3 has no filter
-            continue
         statuses[rollout.status] += 1
         for error in await _errors_of(rollout, store) if rollout.status != "cancelled" else ():
             key = error.boundary, error.type, place_of(error.traceback)
             said = public_failure(error).message
             known = causes.get(key, FailureCause(*key, 0, said, rollout.rollout_id))
             causes[key] = replace(known, number=known.number + 1)
-        reward = None if result.steps else (await with_reward(store, rollout)).reward
+        reward = None if result.steps else rollout.reward
         if reward is not None:
             rewards[rollout.rollout_id] = reward
     return replace(
@@ -59,16 +55,6 @@ async def result_of(
         rewards=rewards,
         failures=sorted(causes.values(), key=lambda cause: -cause.number),
     )
-
-
-async def with_reward(store: LightningStore, rollout: Rollout) -> Rollout:
-    """The rollout with its reward, which a store of 0.3 has among its spans alone."""
-    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    if attempt is None or "reward" in attempt.model_fields_set:
-        return rollout
-    given = find_final_reward(await store.query_spans(rollout.rollout_id, attempt.attempt_id))
-    counts = given if rollout.status == "succeeded" else None
-    return rollout.changed(attempt=attempt.changed(reward=given), reward=counts)
 
 
 async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:

@@ -48,7 +48,7 @@ async def _read(store: "LightningStore") -> "list[PromptRun]":
     found = PromptRuns()
     await found.take_entries(store)
     async for rollout in each_record(store.query_rollouts):
-        await found.take(store, [rollout])
+        found.take([rollout])
     return list(found.runs.values())
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from agl.types import RolloutStatus
-from agl_records.final_rewards import final_rewards
 from agl_ui.data_sources import DataSource
 from agl_views.tables.rollout_table import Wanted, listed
 
@@ -57,8 +56,7 @@ async def mean_reward(source: DataSource, run_id: str, is_only_run: bool) -> Mea
     if known is None or known[0] != num_succeeded:
         wanted = Wanted(["succeeded"], run=None if is_only_run else run_id, most=MOST_REWARDS)
         found = await listed(source.store, wanted)
-        given = await final_rewards(source.store, found.rollouts)
-        rewards = [one.reward for one in given.values() if one.reward is not None]
+        rewards = [one.reward for one in found.rollouts if one.reward is not None]
         of = (len(rewards), found.total == len(found.rollouts))
         known = num_succeeded, Mean(sum(rewards) / len(rewards), *of) if rewards else None
         source.memory[key] = known

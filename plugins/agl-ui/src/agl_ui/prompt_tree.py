@@ -44,13 +44,13 @@ async def prompt_runs(source: DataSource) -> CachedPromptRuns:
         waiting = list(known.open)
         for at in range(0, len(waiting), PAGE):
             some = await source.store.query_rollouts(rollout_id_in=waiting[at : at + PAGE])
-            await known.take(source.store, some)
+            known.take(some)
         until = (before := known.num_read) + MOST_AT_ONCE
         while known.num_read < min(known.total, until):
             page = await source.store.query_rollouts(after=known.last, limit=PAGE)
             if not page:
                 break
-            await known.take(source.store, page)
+            known.take(page)
             known.num_read += len(page)
             known.last = page[-1].rollout_id
         source.reading += before < known.num_read < known.total

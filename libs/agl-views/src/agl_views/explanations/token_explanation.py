@@ -17,7 +17,6 @@ from agl_records.types import EXCLUSION_REASONS, Exclusion, ExclusionReason, Led
 from agl_runs.config.file import with_defaults
 from agl_runs.differences import flat
 from agl_runs.records import Run
-from agl_runs.result import with_reward
 from agl_runs.store import get_run
 from agl_views.explanations.explanation import CallLine, Chain, group_of
 from agl_views.explanations.recomputation import calls_of, compared_credits, moments_in, recompute
@@ -64,9 +63,9 @@ async def explain_token(
         *(call.rollout_id, got, place, ids[place]),
         logprob=call.response_logprobs[place] if call.response_logprobs else None,
         events=tuple(one for one in chain.whole.rewards if one.span_id in got.sources),
-        group=None if item is None else await _group(store, chain, item),
-        num_shared=_num_shared(line, len(ids)),
-        num_calls=_num_sharing(chain, line),
+        group=None if item is None else _group(chain, item),
+        num_shared=_num_shared(got, len(ids)),
+        num_calls=_num_sharing(chain, got),
         bin=_bin(part, line, *where),
         step=None if part is None else _step(chain, part, call, run, options),
     )
@@ -87,14 +86,14 @@ def _place_of(chain: Chain, call_id: str, place: int) -> tuple[int | None, int |
     return None, None
 
 
-def _num_shared(line: CallLine | None, num_tokens: int) -> int:
-    if line is None or line.advantage is None:
+def _num_shared(line: CallLine, num_tokens: int) -> int:
+    if line.advantage is None:
         return 1
     return 0 if line.is_mean else num_tokens
 
 
-def _num_sharing(chain: Chain, line: CallLine | None) -> int:
-    if line is None or not line.sources:
+def _num_sharing(chain: Chain, line: CallLine) -> int:
+    if not line.sources:
         return 1
     given = (line.sources, line.attempt_id)
     return sum((one.sources, one.attempt_id) == given for one in chain.whole.lines.values())
@@ -112,7 +111,7 @@ def _options(run: Run | None, call: ModelCall) -> dict[str, Any]:
     return {**options, **flat(options)}
 
 
-async def _group(store: LightningStore, chain: Chain, item: Trained | Exclusion) -> Group | None:
+def _group(chain: Chain, item: Trained | Exclusion) -> Group | None:
     """None where nothing is compared: examples of fine-tuning, evaluations."""
     name = item.credit.group if item.credit else ""
     of_group = moments_in([part for _, part in chain.siblings], name)
@@ -122,9 +121,8 @@ async def _group(store: LightningStore, chain: Chain, item: Trained | Exclusion)
     for one, part in chain.siblings:
         compared = compared_credits(part, name)
         mean = sum(compared) / len(compared) if compared else None
-        raw = (await with_reward(store, one)).reward
         why_not = "" if compared else _left_out(one, part)
-        members.append(Member(one.rollout_id, raw, mean, bool(compared), why_not))
+        members.append(Member(one.rollout_id, one.reward, mean, bool(compared), why_not))
     members.sort(key=lambda member: member.rollout_id != item.rollout_id)
     return Group(name, tuple(members), of_group.mean, of_group.std)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl.emitter import get_rewards_from_span, is_reward_span
+from agl.emitter import get_rewards_from_span
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, LightningSpanAttributes
 from agl.store.base import LightningStore
 from agl.types import Span
@@ -100,23 +100,22 @@ class RefusedReward:
 
 
 def reward_lines(spans: Sequence[Span]) -> tuple[RewardLine, ...]:
-    """The rewards that can be read, in their order."""
-    found = sorted((s for s in spans if is_reward_span(s)), key=lambda s: s.sequence_id)
+    """The rewards that can be read, in the order of their spans."""
     return tuple(
         RewardLine(
             *(span.span_id, span.sequence_id, one.value, one.name, span.attempt_id),
             *(span.writer, _evidence(span)),
         )
-        for span in found
+        for span in spans
         for one in get_rewards_from_span(span)
     )
 
 
 def refused_rewards(spans: Sequence[Span]) -> tuple[RefusedReward, ...]:
-    """Those that cannot, in their order."""
+    """Those that cannot, in the order of their spans."""
     return tuple(
         RefusedReward(span.span_id, span.sequence_id, span.attempt_id, problem, span.writer)
-        for span in sorted(spans, key=lambda span: span.sequence_id)
+        for span in spans
         if (problem := reward_problem(span)) is not None
     )
 

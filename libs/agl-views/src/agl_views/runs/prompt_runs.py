@@ -14,7 +14,6 @@ from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout
 from agl_learning.collect.results import COUNTED
-from agl_runs.result import with_reward
 from agl_runs.store import RUN_ID
 
 ENDED: Final = ("succeeded", "failed", "cancelled")
@@ -111,12 +110,8 @@ class PromptRun:
             children.setdefault(known, []).append(one)
         found: list[tuple[Candidate, int]] = []
         waiting = [(one, 0) for one in reversed(children.get(None, []))]
-        seen: set[str] = set()
         while waiting:
             one, depth = waiting.pop()
-            if one.name in seen:
-                continue
-            seen.add(one.name)
             found.append((one, depth))
             waiting += [(child, depth + 1) for child in reversed(children.get(one.name, []))]
         return found
@@ -194,7 +189,7 @@ class PromptRuns:
         for entry in sorted(found, key=lambda entry: entry.get("time", 0.0)):
             self._read(entry, lambda run, entry=entry: run.read_entry(entry))
 
-    async def take(self, store: LightningStore, rollouts: Iterable[Rollout]) -> None:
+    def take(self, rollouts: Iterable[Rollout]) -> None:
         """Read rollouts of a store; those of no search are passed over."""
         for rollout in rollouts:
             given: Any = (rollout.metadata or {}).get(self.FIELD)
@@ -202,8 +197,7 @@ class PromptRuns:
             if values.get("kind") != self.EVALUATION:
                 continue
             (self.open.discard if rollout.status in ENDED else self.open.add)(rollout.rollout_id)
-            one = await with_reward(store, rollout)
-            self._read(values, lambda run, o=one, v=values: run.read_evaluation(o, v))
+            self._read(values, lambda run, o=rollout, v=values: run.read_evaluation(o, v))
 
     def _read(self, about: Mapping[str, Any], read: Callable[[PromptRun], None]) -> None:
         try:

@@ -8,7 +8,6 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl.types import Rollout
-from agl_records.final_rewards import final_rewards
 from agl_views.tables.rollout_table import Wanted, listed
 
 
@@ -58,13 +57,10 @@ async def task_changes(store: LightningStore, run_id: str) -> list[TaskChange]:
         if isinstance(step, int):
             tasks[task_text(rollout.mode, rollout.input)][step].append(rollout)
     several = [steps for steps in tasks.values() if len(steps) > 1]
-    ends = [one for steps in several for step in (min(steps), max(steps)) for one in steps[step]]
-    given = await final_rewards(store, ends)
 
     def mean(rollouts: list[Rollout]) -> float | None:
-        rewards = [given[one.rollout_id].reward for one in rollouts]
-        known = [reward for reward in rewards if reward is not None]
-        return fmean(known) if known else None
+        rewards = [one.reward for one in rollouts if one.reward is not None]
+        return fmean(rewards) if rewards else None
 
     found: list[TaskChange] = []
     for steps in several:

@@ -26,7 +26,6 @@ from agl_runs.config.file import (
     load_config_of_run,
 )
 from agl_runs.files import make_private_folder
-from agl_runs.result import with_reward
 from agl_runs.training import new_run
 
 if TYPE_CHECKING:
@@ -155,8 +154,7 @@ async def _read(store: "LightningStore", run_id: str) -> Evaluation:
         one.rollouts += 1
         if rollout.status == "succeeded":
             one.succeeded += 1
-            reward = (await with_reward(store, rollout)).reward
-            one.rewards += [] if reward is None else [reward]
+            one.rewards += [] if rollout.reward is None else [rollout.reward]
             continue
         attempts = await store.query_attempts(rollout.rollout_id)
         error = attempts[-1].error if attempts else None

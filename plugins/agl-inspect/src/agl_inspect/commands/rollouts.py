@@ -80,7 +80,7 @@ def command(
         for rollout in reversed(found.rollouts):
             attempts = await store.query_attempts(rollout.rollout_id)
             error = attempts[-1].error if attempts else None
-            given = await final_reward(store, rollout)
+            given = final_reward(rollout)
             end = rollout.end_time
             row = {
                 "rollout_id": rollout.rollout_id,

@@ -29,7 +29,6 @@ from agl_records.ledger.documents import each_part
 from agl_runs.differences import flat
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
-from agl_runs.result import with_reward
 from agl_views.tables.rollout_table import Wanted, listed
 from agl_views.tables.stores import store_options
 from agl_views.tables.task_changes import task_changes, task_text
@@ -168,9 +167,9 @@ async def _held(store: LightningStore, run: Run, step: int | None) -> Held:
     rollouts = (await listed(store, Wanted(run=run.run_id, step=step, is_least=True))).rollouts
     for rollout in rollouts:
         held.statuses[rollout.status] += 1
-        if (reward := (await with_reward(store, rollout)).reward) is not None:
+        if rollout.reward is not None:
             task = task_text(rollout.mode, rollout.input)
-            held.rewards.setdefault(task, []).append(reward)
+            held.rewards.setdefault(task, []).append(rollout.reward)
     async for part in each_part(store, run=run.run_id, step=step, lost=False):
         held.calls["trained"] += sum(item.kind == "call" for item in part.trained)
         held.calls.update(each.reason for each in part.excluded if each.kind == "call")

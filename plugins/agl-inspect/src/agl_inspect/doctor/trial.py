@@ -34,7 +34,6 @@ from agl.store.memory import InMemoryLightningStore
 from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.grades import constant_prompts
-from agl_records.final_rewards import final_rewards
 from agl_records.training_data import TrainedModel
 from agl_runs.baseline import Baseline
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
@@ -282,8 +281,7 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
             trial.model = TrainedModel(name=names.pop()) if len(names) == 1 else None
             trial.constant_prompts = constant_prompts(got)
         of_task = [rollout for rollout in tried if rollout.input == tried[0].input]
-        final = await final_rewards(store, of_task)
-        trial.final_rewards = [one.reward for one in final.values() if one.reward is not None]
+        trial.final_rewards = [one.reward for one in of_task if one.reward is not None]
         alone, *together = [await _ran(store, rollout) for rollout in tried]
         succeeded = [one for one in together if one is not None]
         trial.num_together = sum(

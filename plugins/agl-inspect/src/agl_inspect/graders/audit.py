@@ -29,7 +29,6 @@ from agl_inspect.doctor.findings import Finding, finding
 from agl_inspect.doctor.trial import takes_model
 from agl_inspect.figures import mean
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
-from agl_records.final_rewards import final_reward
 from agl_runs.config.file import CheckedConfig, ConfigFile, check_config
 
 PAID_SHARE = 0.1
@@ -144,9 +143,8 @@ class _Answered(FastAlgorithm):
                 task, mode="test", resources_id=resources_id, config=self._config
             )
             (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
-        reward = (await final_reward(store, ended)).reward
-        if reward is not None:
-            paid.rewards.append(reward)
+        if ended.reward is not None:
+            paid.rewards.append(ended.reward)
         elif isinstance(ended, AttemptedRollout) and ended.attempt.error is not None:
             paid.failures.append(ended.attempt.error)
         else:

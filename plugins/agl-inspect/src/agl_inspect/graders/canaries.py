@@ -21,7 +21,6 @@ from agl.utils.checks import check_numbers
 from agl_inspect.exchange.reading import CANARY
 from agl_inspect.graders.answers import WRONG, AnswerServer, solution_of
 from agl_inspect.graders.audit import PAID_SHARE
-from agl_records.final_rewards import final_rewards
 from agl_records.ledger.documents import each_part
 from agl_runs.records import canary_run
 from agl_runs.rollouts import cancel_leftovers
@@ -82,8 +81,8 @@ class Canaries(Hook):
         parts = each_part(self._store, run=run[0], step=step, lost=False)
         ids = list(dict.fromkeys([one.rollout_id async for one in parts if one.mode == "train"]))
         trained = await self._store.query_rollouts(rollout_id_in=ids) if ids else []
-        rewards = [one.reward for one in (await final_rewards(self._store, trained)).values()]
-        seen = [*(self._trained or ()), *(one for one in rewards if one is not None)]
+        rewards = [one.reward for one in trained if one.reward is not None]
+        seen = [*(self._trained or ()), *rewards]
         self._trained = (min(seen), max(seen)) if seen else None
         await self._look(algorithm)
         known = [*(solution_of(one.input, self._solution) for one in trained), *self._solutions]
@@ -144,25 +143,26 @@ class Canaries(Hook):
             return
         rollouts = await self._store.query_rollouts(rollout_id_in=list(self._open))
         ended = [one for one in rollouts if one.end_time is not None]
-        for rollout_id, final in (await final_rewards(self._store, ended)).items():
-            kind, step = self._open.pop(rollout_id)
-            line = {"rollout_id": rollout_id, "answer": kind, "step": step, "reward": final.reward}
+        for one in ended:
+            kind, step = self._open.pop(one.rollout_id)
+            about = {"rollout_id": one.rollout_id, "answer": kind, "step": step}
+            line = {**about, "reward": one.reward}
             try:
                 if (folder := algorithm.get_run_folder()) is not None:
                     with (folder / FILE).open("a") as file:
                         file.write(json.dumps(line) + "\n")
             except OSError as error:  # a full disk, say: they go on all the same
                 logger.warning("%s was not written: %s", FILE, error)
-            if final.reward is None or self._trained is None or kind in self._warned:
+            if one.reward is None or self._trained is None or kind in self._warned:
                 continue
             least, most = self._trained
             # If all earned the same, nothing seen says what no answer earns: it is 0 then.
             floor = least if least < most else min(most, 0.0)
-            if final.reward > floor + PAID_SHARE * (most - floor):
+            if one.reward > floor + PAID_SHARE * (most - floor):
                 self._warned.add(kind)
                 logger.warning(
                     "step %d: a model that %s earned %.4g, and the best rollout of the training so "
                     "far %.4g: the training learns what the grader pays for. Look at agl show %s; "
                     "agl doctor --graders tries this before a run",
-                    step, WRONG[kind], final.reward, most, rollout_id,
+                    step, WRONG[kind], one.reward, most, one.rollout_id,
                 )  # fmt: skip

@@ -11,7 +11,6 @@ from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_inspect.figures import number
 from agl_inspect.runs.facts import RunFacts, run_facts
-from agl_records.final_rewards import final_rewards
 from agl_runs.finding import placed
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
@@ -70,7 +69,6 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
         run = placed(run, file)
     newest = await listed(store, Wanted(run=run_id, most=MOST))
     rollouts = newest.rollouts[::-1]
-    rewards = await final_rewards(store, rollouts)
     lines: dict[tuple[int | None, str | None], StepLine] = {}
     for rollout in rollouts:
         step = (rollout.metadata or {}).get("step")
@@ -78,8 +76,7 @@ async def show_run(store: LightningStore, run_id: str) -> ShownRun:
         line.rollouts.append(rollout.rollout_id)
         line.failed += rollout.status == "failed"
         line.cancelled += rollout.status == "cancelled"
-        given = rewards[rollout.rollout_id]
-        line.rewards += [] if given.reward is None else [given.reward]
+        line.rewards += [] if rollout.reward is None else [rollout.reward]
     is_cut = newest.total is None or newest.total > len(rollouts)
     if is_cut:
         for step in {line.step for line in lines.values()}:

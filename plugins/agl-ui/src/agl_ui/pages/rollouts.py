@@ -112,7 +112,7 @@ async def write(request: Request, source: DataSource) -> Page:
     found = await listed(source.store, wanted)
     is_more = len(found.ids) > size
     by_id = {one.rollout_id: one for one in found.rollouts}
-    rows = await rows_of(source, [by_id.get(one) or _unread(one) for one in found.ids[:size]])
+    rows = [row_of(by_id.get(one) or _unread(one)) for one in found.ids[:size]]
     values = {
         "title": "Rollouts",
         "rows": rows,
@@ -136,13 +136,9 @@ def _unread(rollout_id: str) -> Rollout:
     return Rollout.model_construct(rollout_id=rollout_id, input="", start_time=0, status=DAMAGED)
 
 
-async def rows_of(source: DataSource, rollouts: Any) -> list[Row]:
-    """Lines of rollouts, with their final rewards."""
-    return [await _row(source, one) for one in rollouts]
-
-
-async def _row(source: DataSource, rollout: Rollout) -> Row:
+def row_of(rollout: Rollout) -> Row:
+    """The line of a rollout, with its final reward."""
     if rollout.status == DAMAGED:
         return Row(rollout, None, problem="this record is damaged; see above")
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    return Row(rollout, attempt, await final_reward(source.store, rollout))
+    return Row(rollout, attempt, final_reward(rollout))

@@ -20,7 +20,7 @@ from agl_sqlite.ids import number_of
 from agl_ui.charts import chart
 from agl_ui.data_sources import DataSource
 from agl_ui.pages.page import Page, whole_number
-from agl_ui.pages.rollouts import Row, rows_of
+from agl_ui.pages.rollouts import Row, row_of
 from agl_views.explanations.turns import Turn, num_common, turns
 from agl_views.tables.file_store import ask_file
 
@@ -81,7 +81,7 @@ async def write(request: Request, source: DataSource) -> Page:
     rollout = await source.store.get_rollout_by_id(rollout_id) if rollout_id else None
     if rollout is None:
         raise UnknownRecordError(f"rollout {rollout_id[:100]!r}: the store has none of this id")
-    rows = await rows_of(source, await _siblings(source, rollout))
+    rows = [row_of(one) for one in await _siblings(source, rollout)]
     # As an algorithm compares them: see ``agl_views.explanations.explanation.group_of``.
     compared: dict[tuple[str, int | None, str], Step] = {}
     for row in rows:
