@@ -118,15 +118,13 @@ def _other_user(folder: Path, programs: Path) -> dict[str, Any]:
     try:
         user = pwd.getpwnam(_USER)
     except KeyError:
-        subprocess.run(
-            ["/usr/sbin/useradd", "-r", _USER], check=True, capture_output=True, text=True
-        )
+        words = ["/usr/sbin/useradd", "--system", _USER]
+        subprocess.run(words, check=True, capture_output=True, text=True)
         user = pwd.getpwnam(_USER)
     os.chown(folder, user.pw_uid, user.pw_gid)
     groups: set[int] = set()
     for above in {*folder.absolute().parents, *programs.absolute().parents}:
-        about = above.stat()
-        if not about.st_mode & 0o001:
+        if not (about := above.stat()).st_mode & 0o001:
             above.chmod(about.st_mode & 0o7777 | 0o010)
             groups.add(about.st_gid)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": sorted(groups)}
