@@ -35,6 +35,10 @@ def servers_of(folder):
     ]
 
 
+def postmasters_of(folder):
+    return [pid for pid in servers_of(folder) if psutil.Process(pid).name() == "postgres"]
+
+
 async def test_a_store_starts_its_server_and_ends_it(folder):
     private = folder / "run"
     private.mkdir(0o700)
@@ -85,6 +89,18 @@ async def test_what_was_acknowledged_survives_a_kill(folder, whom):
         last = int([str(last), *process.stdout.read().decode().split()][-1])
     store = PostgresLightningStore(path=folder)  # while the old one may still be ending
     assert len(await store.query_rollouts()) in (last + 1, last + 2)
+    await store.close()
+    await until(lambda: not servers_of(folder))
+
+
+async def test_a_server_that_is_killed_is_started_again_and_ends_with_its_owner(folder):
+    store = PostgresLightningStore(path=folder)
+    for number in range(3):
+        await store.enqueue_rollout(number)
+        await until(lambda: postmasters_of(folder))  # the one before may just have been killed
+        os.kill(postmasters_of(folder)[0], signal.SIGKILL)
+    await store.enqueue_rollout(3)  # waits until it is there again
+    assert [one.input for one in await store.query_rollouts()] == [0, 1, 2, 3]
     await store.close()
     await until(lambda: not servers_of(folder))
 

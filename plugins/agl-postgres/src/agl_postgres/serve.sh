@@ -1,9 +1,18 @@
 # serve.sh POSTGRES DATA SOCKETS: run a server until its owner says so on standard input, or is gone
-# and with it the other end of the pipe.
+# and with it the other end of the pipe. One that a signal killed is started again, as soon as what
+# it left in memory is gone.
 exec 3<&0
-"$1" -D "$2" -k "$3" -c listen_addresses= -c log_checkpoints=off &
-server=$!
-(read _ <&3; kill -INT $server) &
-wait $server
-kill $!
+tries=0
+while true; do
+    "$1" -D "$2" -k "$3" -c listen_addresses= -c log_checkpoints=off &
+    server=$!
+    (read _ <&3; touch "$3/over"; kill -INT $server) &
+    wait $server
+    code=$?
+    kill $!
+    if [ -e "$3/over" ]; then break; fi
+    if [ $code -gt 128 ]; then tries=40; fi
+    if [ $((tries -= 1)) -lt 0 ]; then break; fi
+    sleep 0.5
+done
 rm -rf "$3"
