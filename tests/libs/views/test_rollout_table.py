@@ -128,6 +128,7 @@ def plans(connection: sqlite3.Connection, wanted: Wanted) -> str:
         (Wanted(sort="reward", mode="val", most=2), "rollout_reward"),
         (Wanted(below=0.2, mode="val", most=2), "COVERING INDEX rollout_reward"),
         (Wanted(below=0.2, step=2, most=2), "rollout_step"),
+        (Wanted(statuses=["failed"], beginning="ro-1", most=2), "PRIMARY KEY (rowid>? AND"),
     ],
     ids=repr,
 )
@@ -216,6 +217,13 @@ async def test_a_page_of_ids_with_a_beginning(store, file):
         found = ids_in(connection, wanted)
         expected = [one for one in failed if one.startswith("ro-1")]
         assert found == (expected[:3], len(expected))
+
+
+async def test_limits_of_rewards_are_not_among_them(store):
+    every = [one.reward for one in await store.query_rollouts() if one.reward is not None]
+    lowest, low, *_, high, highest = sorted(set(every))
+    for wanted, expected in ((Wanted(below=low), lowest), (Wanted(above=high), highest)):
+        assert {one.reward for one in (await listed(store, wanted)).rollouts} == {expected}
 
 
 async def test_many_that_no_index_counts_are_not_counted(store, file, monkeypatch):

@@ -7,7 +7,7 @@ page, and where much is asked of it, only its newest rollouts; what was left out
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -23,11 +23,14 @@ NEWEST: Final = 20_000
 """Rollouts that are looked at where the store is no file."""
 MANY: Final = 10_000
 """So many rollouts are counted one by one."""
-_EXPRESSIONS: Final = {
-    "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END",
-    "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END",
+_CONDITIONS: Final = {
+    "mode": "r.mode = :mode",
+    "step": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.step') END = :step",
+    "run": "CASE WHEN json_valid(r.metadata) THEN json_extract(r.metadata, '$.run') END = :run",
+    "below": "r.reward < :below",
+    "above": "r.reward > :above",
 }
-"""As in the schema of the store, or the indexes are not used."""
+"""Expressions are as in the schema of the store, or the indexes are not used."""
 _SORTED: Final = {
     "time": "r.n",
     "reward": "r.reward",
@@ -36,6 +39,11 @@ _SORTED: Final = {
     "status": "r.status",
 }
 """Order -> what is sorted by, as its index has it."""
+_ORDERS: Final = {
+    "reward": "INDEXED BY rollout_reward",
+    "ended": "INDEXED BY rollout_end",
+    "status": "INDEXED BY rollout_status",
+}
 
 
 @dataclass(frozen=True)
@@ -133,31 +141,25 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         The ids in their order; and how many rollouts are wanted in all, None where they are many,
         and no index counts them.
     """
-    alone = _all_but_fewest(connection, wanted)
+    index = _index(connection, wanted)
     total: int | None = None
     if wanted.task is None:  # a text is looked for in every task
-        total = _count(connection, wanted, MANY + 1, alone)
+        total = _count(connection, wanted, index, MANY + 1)
     is_many = total is None or total > MANY
-    key, direction = _SORTED[wanted.sort], "ASC" if wanted.is_least else "DESC"
-    if wanted.sort == "time":
-        is_by_other = wanted.beginning or wanted.has_reward
-        key = f"+{key}" if is_by_other else key
-    elif wanted.sort != "seconds" and wanted.step is None and is_many:
-        # Most of what the index of the order has is wanted.
-        alone = {"mode", "run"} if wanted.sort == "status" else {"status", "mode", "run"}
-        alone |= set() if wanted.sort == "reward" else {"reward"}
-    else:  # found by what is wanted, and then sorted
-        key = f"+({key})"
-    keys = [key] if wanted.sort == "time" else [key, "r.n"]
-    where, values = _where(wanted, alone)
+    by_index = index
+    if is_many and wanted.step is None:  # most of what the index of the order has is wanted
+        by_index = _ORDERS.get(wanted.sort, index)
+    keys = [_SORTED[wanted.sort], *(() if wanted.sort == "time" else ("r.n",))]
+    where, values = _where(wanted)
     if wanted.after is not None:
         place = ", ".join(keys)
         of_it = f"(SELECT {place} FROM rollout r WHERE r.n = :after)"
         where += f" AND ({place}) {'>' if wanted.is_least else '<'} {of_it}"
         values["after"] = number_of(wanted.after)
     values["most"] = -1 if wanted.most is None else wanted.most
+    direction = "ASC" if wanted.is_least else "DESC"
     order = ", ".join(f"{one} {direction}" for one in keys)
-    sql = f"FROM rollout r WHERE {where} ORDER BY {order} LIMIT :most"
+    sql = f"FROM rollout r {by_index} WHERE {where} ORDER BY {order} LIMIT :most"
     if wanted.sort == "time":  # first the numbers, which an index has
         sql = f"FROM rollout r WHERE r.n IN (SELECT r.n {sql}) ORDER BY r.n {direction}"
     ids = [row[0] for row in connection.execute(f"SELECT r.rollout_id {sql}", values)]
@@ -167,61 +169,46 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         known.append(
             replace(plain, run=None, step=None) if wanted.has_reward else Wanted(run=wanted.run)
         )
-        total = _count(connection, wanted) if plain in known and not wanted.beginning else None
+        is_known = plain in known and not wanted.beginning
+        total = _count(connection, wanted, index) if is_known else None
     return ids, total
 
 
-def _all_but_fewest(connection: sqlite3.Connection, wanted: Wanted) -> set[str]:
-    """The columns whose indexes are not to be used, as another one finds fewer rollouts."""
+def _index(connection: sqlite3.Connection, wanted: Wanted) -> str:
+    """What finds the fewest rollouts among which all that are wanted are."""
     if wanted.beginning:
-        return {"status", "mode", "run", "reward"}
+        return "NOT INDEXED"
+    if wanted.step is not None:
+        return "INDEXED BY rollout_step"
     each = {"status": Wanted(wanted.statuses), "mode": Wanted(mode=wanted.mode)}
     if wanted.has_reward:
         each = {"reward": Wanted(below=wanted.below, above=wanted.above, sort="reward")}
     each["run"] = Wanted(run=wanted.run)
-    given = [name for name, one in each.items() if one != Wanted()]
-    if len(given) < 2 or wanted.step is not None:
-        return set()
-    return set(sorted(given, key=lambda name: _count(connection, each[name]))[1:])
+    by_index = {f"INDEXED BY rollout_{name}": one for name, one in each.items() if one != Wanted()}
+    if len(by_index) < 2:
+        return next(iter(by_index), "")
+    return min(by_index, key=lambda index: _count(connection, by_index[index], index))
 
 
-def _count(
-    connection: sqlite3.Connection, wanted: Wanted, most: int = -1, alone: Set[str] = frozenset()
-) -> int:
-    where, values = _where(wanted, alone)
-    sql = f"SELECT count(*) FROM (SELECT 1 FROM rollout r WHERE {where} LIMIT :most)"
+def _count(connection: sqlite3.Connection, wanted: Wanted, index: str, most: int = -1) -> int:
+    where, values = _where(wanted)
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM rollout r {index} WHERE {where} LIMIT :most)"
     return connection.execute(sql, {**values, "most": most}).fetchone()[0]
 
 
-def _where(wanted: Wanted, alone: Set[str] = frozenset()) -> tuple[str, dict[str, Any]]:
-    """Conditions, and what is bound in them; the columns ``alone`` are looked up by no index."""
+def _where(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    """Conditions, and what is bound in them."""
     conditions, values = ["1"], dict[str, Any]()
-    no_index = alone if wanted.step is None else {"status", "mode", "reward"}  # but that of steps
-    if wanted.has_reward:
-        reward = f"{'+' if 'reward' in no_index else ''}r.reward"
-        no_index = {*no_index, "mode"}
-        conditions += [f"{reward} IS NOT NULL"]
-        for sign, name in (("<", "below"), (">", "above")):
-            if (limit := getattr(wanted, name)) is not None:
-                values[name] = limit
-                conditions.append(f"{reward} {sign} :{name}")
-
-    def plus(name: str) -> str:
-        return f"{'+' if name in no_index else ''}r.{name}"
-
-    if wanted.statuses is not None and wanted.has_reward:  # then it has succeeded
-        conditions.append("1" if "succeeded" in wanted.statuses else "0")
+    if wanted.has_reward:  # and so they have succeeded, which is among their statuses
+        conditions.append("r.reward IS NOT NULL")
     elif wanted.statuses is not None:
         names = [f"status{n}" for n in range(len(wanted.statuses))]
         values |= dict(zip(names, wanted.statuses, strict=True))
-        conditions.append(f"{plus('status')} IN ({', '.join(f':{name}' for name in names)})")
-    if wanted.mode is not None:
-        values["mode"] = wanted.mode
-        conditions.append(f"{plus('mode')} = :mode")
-    for name in ("step", "run"):
+        conditions.append(f"r.status IN ({', '.join(f':{name}' for name in names)})")
+    for name, condition in _CONDITIONS.items():
         if (given := getattr(wanted, name)) is not None:
             values[name] = given
-            conditions.append(f"{'+' if name in no_index else ''}{_EXPRESSIONS[name]} = :{name}")
+            conditions.append(condition)
     if wanted.task is not None:
         values |= {"task": wanted.task, "compact": _compact(wanted.task)}
         conditions.append("(instr(r.input, :task) > 0 OR instr(r.input, :compact) > 0)")
