@@ -118,10 +118,10 @@ def of_models(collected, ended):
 
 
 def of(team, batch):
-    """Whether a step of the batch ends as solved, or as a draw."""
+    """Whether a step of the batch trains anything, and if not, why."""
     trained = team.weigh(batch)
     batch.ledger.check()
-    return bool(trained), team.is_solved(batch), team.is_a_draw(batch)
+    return bool(trained), team.idle_reason(batch)
 
 
 def test_what_is_left_to_learn_is_for_the_algorithm_of_each_model_to_say(of_models):
@@ -129,15 +129,15 @@ def test_what_is_left_to_learn_is_for_the_algorithm_of_each_model_to_say(of_mode
     across = {**GRPO, "type": "reinforce++"}
     team = Team(models={"one": across, "two": across}, group_size=1)
     equal, differs = {"one": 1.0, "two": 1.0}, {"one": 1.0, "two": 0.0}
-    assert of(team, of_models(equal, equal, alone=True)) == (False, True, False)
+    assert of(team, of_models(equal, equal, alone=True)) == (False, "solved")
     assert of(team, of_models(equal, differs, alone=True))[0]
 
     two_best = {**GRPO, "estimator": "grpo_passk"}
     team = Team(models={"one": GRPO, "two": two_best})
     # Of two, two are the best of three; of one all are equal.
-    assert of(team, of_models(equal, equal, differs)) == (False, False, True)
-    assert of(team, of_models(equal, equal, equal)) == (False, True, False)
-    assert of(team, of_models({"one": 1.0}, {"one": 1.0})) == (False, True, False)
+    assert of(team, of_models(equal, equal, differs)) == (False, "draw")
+    assert of(team, of_models(equal, equal, equal)) == (False, "solved")
+    assert of(team, of_models({"one": 1.0}, {"one": 1.0})) == (False, "solved")
 
 
 def test_a_model_whose_calls_cannot_be_trained_has_not_learned_all(of_models):
@@ -147,7 +147,8 @@ def test_a_model_whose_calls_cannot_be_trained_has_not_learned_all(of_models):
         (lost,) = [row for row in one.rows if row.model == "two"]
         one.rows.remove(lost)
         batch.ledger.exclude_row(lost, "no_token_ids")
-    assert of(Team(models={"one": GRPO, "two": GRPO}), batch) == (False, False, False)
+    team = Team(models={"one": GRPO, "two": GRPO})
+    assert of(team, batch) == of(team, of_models()) == (False, "")
 
 
 def test_why_a_row_was_left_out_is_said_by_the_algorithm_of_its_model(of_models):

@@ -96,14 +96,14 @@ def test_a_step_with_equal_rewards_is_solved_whatever_else_was_called():
     batch = of_two(1.0, 1.0, ended("c", 1, status="failed"))
     leave_out(batch.ledger, "judge", "other_model", attempt_id="at-a")
     assert weigh(batch, WeighingOptions()) == []
-    assert WeighingOptions().is_solved(batch)
+    assert WeighingOptions().idle_reason(batch) == "solved"
 
 
 def test_what_was_compared_with_nothing_or_not_equal_is_not_solved():
     failed = of_two(1.0, 1.0, *(ended(name, 1, status="failed") for name in "cd"))
     for batch in (of_two(1.0, 1.0, groups=(0, 1)), of_two(1.0, 0.0), failed, collected()):
         weigh(batch, WeighingOptions())
-        assert not WeighingOptions().is_solved(batch)
+        assert WeighingOptions().idle_reason(batch) == ""
 
 
 def test_answers_that_were_cut_off_are_counted_once_whatever_became_of_them():

@@ -164,25 +164,25 @@ def test_single_rollouts_are_solved_where_the_whole_step_is_compared(collected, 
         for second, trained in ((1.0, 0), (0.0, 2)):
             given = collected(ended("a", 0, [([1], [7], 1.0)]), ended("b", 1, [([1], [7], second)]))
             assert len(weigh(given, options)) == (trained if solved else 0)
-            assert options.is_solved(given) == (solved and not trained)
+            assert (options.idle_reason(given) == "solved") == (solved and not trained)
 
 
 @pytest.mark.parametrize(
-    ("rewards", "solved", "draw"),
+    ("rewards", "reason"),
     [
-        ((1.0, 1.0, 1.0), True, False),
-        ((0.1 + 0.2, 0.3, 0.3), True, False),
-        ((1.0, 1.0, 0.0), False, True),
-        ((-1.0, 0.0, 0.0), False, True),
-        ((1.0, 0.0, 0.0), False, False),  # trains
+        ((1.0, 1.0, 1.0), "solved"),
+        ((0.1 + 0.2, 0.3, 0.3), "solved"),
+        ((1.0, 1.0, 0.0), "draw"),
+        ((-1.0, 0.0, 0.0), "draw"),
+        ((1.0, 0.0, 0.0), ""),  # trains
     ],
 )
-def test_two_best_siblings_are_no_end_of_learning(collected, ended, rewards, solved, draw):
+def test_two_best_siblings_are_no_end_of_learning(collected, ended, rewards, reason):
     pytest.importorskip("torch")
     options = WeighingOptions(estimator="grpo_passk")
     given = collected(*(ended(str(n), 0, [([1], [5], reward)]) for n, reward in enumerate(rewards)))
     weigh(given, options)
-    assert (options.is_solved(given), options.is_a_draw(given)) == (solved, draw)
+    assert options.idle_reason(given) == reason
 
 
 def test_equal_siblings_are_not_solved_where_one_lacks_a_dimension(collected, ended):
@@ -190,9 +190,9 @@ def test_equal_siblings_are_not_solved_where_one_lacks_a_dimension(collected, en
     options = WeighingOptions(estimator={"type": "gdpo", "rewards": {"right": 1}})
     whole = [replace(ended(name, 0, [([1], [5], 1.0)]), rewards={"right": 1.0}) for name in "abc"]
     weigh(given := collected(*whole), options)
-    assert options.is_solved(given)
+    assert options.idle_reason(given) == "solved"
     weigh(given := collected(*whole, ended("d", 0, [([1], [5], 1.0)])), options)
-    assert not options.is_solved(given)
+    assert options.idle_reason(given) == ""
 
 
 def test_a_dimension_that_nobody_has_is_named(batch):

@@ -21,7 +21,7 @@ from agl.plugins.build import build_component
 from agl.types import Attempt, Span
 from agl_learning.advantages.estimator_option import Estimator
 from agl_learning.advantages.overlong_penalty import Overlong
-from agl_learning.advantages.weighing import Weighed, WeighingOptions
+from agl_learning.advantages.weighing import IdleReason, Weighed, WeighingOptions
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
@@ -247,22 +247,17 @@ class Team(OnlineTraining):
 
     # --- when nothing was trained
 
-    def is_solved(self, collected: Collected) -> bool:
-        """Whether it is so of each model that was asked."""
-        asked = self._asked(collected)
-        return bool(asked) and all(part.is_solved(own) for part, own in asked)
-
-    def is_a_draw(self, collected: Collected) -> bool:
-        """Whether it is so of a model, and all others that were asked are solved."""
-        asked = self._asked(collected)
-        open_ = [(part, own) for part, own in asked if not part.is_solved(own)]
-        return bool(open_) and all(part.is_a_draw(own) for part, own in open_)
-
-    def _asked(self, collected: Collected) -> list[tuple[OnlineTraining, Collected]]:
-        """The algorithms of the models that were asked, each with what it has of a collection."""
-        names = {*collected.ledger.models.values()}
-        parts = [(name, part) for name, part in self._parts.items() if name in names]
-        return [(part, collected.of_model(name)) for name, part in parts]
+    def idle_reason(self, collected: Collected) -> IdleReason:
+        """Solved where each model that was asked is; a draw where one is, and the others solved."""
+        asked = {*collected.ledger.models.values()}
+        reasons = {
+            part.idle_reason(collected.of_model(name))
+            for name, part in self._parts.items()
+            if name in asked
+        }
+        if not reasons or "" in reasons:
+            return ""
+        return "draw" if "draw" in reasons else "solved"
 
 
 class RowsByModel(RowsAdapter):

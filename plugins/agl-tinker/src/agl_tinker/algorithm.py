@@ -196,7 +196,7 @@ class Tinker(PaidTraining, WeighingOptions):
                 make=lambda row: example_of_row(row, repeat(1.0)),
             )
         examples = [example_of_row(one.row, one.of_tokens) for one in weigh(collected, self)]
-        if not examples and not self.is_solved(collected):
+        if not examples and self.idle_reason(collected) != "solved":
             raise AlgorithmError(
                 f"{self.title}: iteration {iteration}: nothing can be trained: "
                 f"{why_nothing(collected)}"

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
@@ -31,6 +31,8 @@ from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage
 from agl_runs.options import check_options
+
+IdleReason = Literal["solved", "draw", ""]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -66,28 +68,17 @@ class WeighingOptions:
                     f"{error}: estimator {name!r} compares rollouts of one task"
                 ) from None
 
-    def is_solved(self, collected: Collected) -> bool:
-        """Whether equal rewards are all that kept usable rows from being trained.
+    def idle_reason(self, collected: Collected) -> IdleReason:
+        """Why nothing was trained although at least two rollouts were compared; "" is no such case.
 
-        What the collection has besides, such as a judge's calls, does not matter; but at least two
-        rollouts must have been compared, most must not have failed, and none lack what is compared.
+        ``solved``: equal rewards are all that kept usable rows from being trained. What the
+        collection has besides, such as a judge's calls, does not matter; but most rollouts must not
+        have failed, and none lack what is compared.
+
+        ``draw``: rewards differ, and still no rollout has an advantage. With ``grpo_passk`` it
+        happens often: where two siblings are the best. It is no sign that something is wrong, and
+        none that there is nothing left to learn.
         """
-        return (
-            self._have_equal_rewards(collected) is True
-            and collected.num_failed * 2 < len(collected.ended)
-            and not (self.estimator.rewards and "no_reward" in collected.ledger.reasons())
-        )
-
-    def is_a_draw(self, collected: Collected) -> bool:
-        """Whether rewards differ, and still no rollout has an advantage.
-
-        With ``grpo_passk`` it happens often: where two siblings are the best. It is no sign that
-        something is wrong, and none that there is nothing left to learn.
-        """
-        return self._have_equal_rewards(collected) is False
-
-    def _have_equal_rewards(self, collected: Collected) -> bool | None:
-        """Of rollouts that were compared without any advantage; None where there are none."""
         groups = {one.rollout.rollout_id: one.group for one in collected.ended}
         compared: dict[int, set[str]] = {}
         rewards: dict[tuple[int, str], list[list[float]]] = {}
@@ -100,9 +91,12 @@ class WeighingOptions:
                     key = (group, one.credit.group)
                     rewards.setdefault(key, []).append([one.credit.reward or 0.0])
         if collected.ledger.trained or max(map(len, compared.values()), default=0) < 2:
-            return None
+            return ""
         # As coarse as the estimators, which keep seven digits.
-        return all(moments(each, 1e-6).std == 0 for each in rewards.values())
+        if any(moments(each, 1e-6).std > 0 for each in rewards.values()):
+            return "draw"
+        lacks = self.estimator.rewards and "no_reward" in collected.ledger.reasons()
+        return "" if lacks or collected.num_failed * 2 >= len(collected.ended) else "solved"
 
 
 def check_weighing(owner: str, options: Any) -> None:

@@ -104,22 +104,18 @@ class Replay:
         before = _bins(parts)
         collected.ledger.check()
         now = _bins(collected.ledger.parts())
+        absent = ("not there",) * 3
         for number, what in enumerate(("bins", "rewards", "advantages")):
-            was = {key: values[number] for key, values in before.items()}
-            is_now = {key: values[number] for key, values in now.items()}
-            differing = [
-                key for key in dict.fromkeys((*was, *is_now)) if was.get(key) != is_now.get(key)
-            ]
-            where = ""
-            if before and differing:
-                key = differing[0]
-                where = (
-                    f"{key}: {was.get(key, 'not there')!r} then, "
-                    f"{is_now.get(key, 'not there')!r} now; {len(differing)} differ"
-                )
-            self.compared.append(
-                Compared(what, len(was), len(is_now), not differing if before else None, where)
-            )
+            pairs = {
+                key: (before.get(key, absent)[number], now.get(key, absent)[number])
+                for key in before | now
+            }
+            differing = [key for key, (was, is_now) in pairs.items() if was != is_now]
+            same, where = (not differing if before else None), ""
+            if same is False:
+                was, is_now = pairs[differing[0]]
+                where = f"{differing[0]}: {was!r} then, {is_now!r} now; {len(differing)} differ"
+            self.compared.append(Compared(what, len(before), len(now), same, where))
         if not before:
             self.notes.append("the store has no accounts of this step to compare with")
 

@@ -17,6 +17,7 @@ from agl.utils.checks import check_choice
 from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
 from agl_learning.advantages.weighing import (
+    IdleReason,
     Weighed,
     WeighingOptions,
     check_weighing,
@@ -330,13 +331,9 @@ class OnlineTraining(Training):
     async def check_end(self) -> None:
         await self._ending.check_end()
 
-    def is_solved(self, collected: Collected) -> bool:
-        """Whether equal rewards are all that kept what was collected from being trained."""
-        return self.weighing.is_solved(collected)
-
-    def is_a_draw(self, collected: Collected) -> bool:
-        """Whether rewards differ, and still nothing has an advantage; no sign of anything."""
-        return self.weighing.is_a_draw(collected)
+    def idle_reason(self, collected: Collected) -> IdleReason:
+        """Why nothing of what was collected was trained; see ``WeighingOptions``."""
+        return self.weighing.idle_reason(collected)
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
         """Warn, once, where an update says that what sampling recorded is not the model's."""
@@ -345,6 +342,6 @@ class OnlineTraining(Training):
             self._gap_warned = warn_of_gap(when, gap, self.temperature)
 
     async def after_step(self, number: int, collected: Collected, trained: bool) -> None:
-        if trained or not self.is_a_draw(collected):
-            is_solved = not trained and self.is_solved(collected)
-            await self._ending.after_step(number, collected, trained, is_solved)
+        reason = "" if trained else self.idle_reason(collected)
+        if reason != "draw":
+            await self._ending.after_step(number, collected, trained, reason == "solved")
