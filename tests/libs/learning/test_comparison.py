@@ -1,0 +1,30 @@
+"""What came of a step then and now: accounts are compared item by item."""
+
+from agl.types import EnqueueRolloutRequest
+from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.trainer.comparison import Replay
+from agl_records.ledger.ledger import save_ledger
+
+from .rollouts_by_hand import leave_out, make_collected, make_ended
+
+
+def of_step(ids, *calls):
+    pairs = zip(ids, (1.0, 0.0), strict=True)
+    batch = make_collected(*(make_ended(name, 0, [([1], [7], reward)]) for name, reward in pairs))
+    for call_id in calls:
+        leave_out(batch.ledger, call_id, "judge", ids[0])
+    weigh(batch, WeighingOptions())
+    return batch
+
+
+async def test_what_only_one_of_two_accounts_has_is_named(memory_store):
+    rollouts = await memory_store.enqueue_many_rollouts([EnqueueRolloutRequest(input=None)] * 2)
+    ids = [one.rollout_id for one in rollouts]
+    before = of_step(ids, "gone")
+    await save_ledger(memory_store, before.ledger, before.rollouts, step=4, run="run")
+    for now, place in (of_step(ids, "gone"), ""), (of_step(ids), f"gone of rollout {ids[0]}"):
+        told = Replay(4, 3, True)
+        await told.compare_accounts(memory_store, "run", now)
+        assert {one.same for one in told.compared} == {not place}
+        assert place in told.compared[0].where
+    assert "'judge' then, 'not there' now; 1 differ" in told.compared[0].where
