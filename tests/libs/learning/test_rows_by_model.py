@@ -124,7 +124,7 @@ def of(team, batch):
     return bool(trained), team.idle_reason(batch)
 
 
-def test_what_is_left_to_learn_is_for_the_algorithm_of_each_model_to_say(of_models):
+async def test_what_is_left_to_learn_is_for_the_algorithm_of_each_model_to_say(of_models):
     pytest.importorskip("torch")
     across = {**GRPO, "type": "reinforce++"}
     team = Team(models={"one": across, "two": across}, group_size=1)
@@ -135,7 +135,10 @@ def test_what_is_left_to_learn_is_for_the_algorithm_of_each_model_to_say(of_mode
     two_best = {**GRPO, "estimator": "grpo_passk"}
     team = Team(models={"one": GRPO, "two": two_best})
     # Of two, two are the best of three; of one all are equal.
-    assert of(team, of_models(equal, equal, differs)) == (False, "draw")
+    batch = of_models(equal, equal, differs)
+    assert of(team, batch) == (False, "draw")
+    await team.after_step(1, batch, False)
+    assert team.progress()["idle_steps"] == 0
     assert of(team, of_models(equal, equal, equal)) == (False, "solved")
     assert of(team, of_models({"one": 1.0}, {"one": 1.0})) == (False, "solved")
 

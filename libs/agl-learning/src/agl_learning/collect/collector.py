@@ -7,13 +7,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.gateway import Gateway
 from agl.errors import (
     AlgorithmError,
-    ConfigError,
     InvalidTransitionError,
     StoppedError,
     StoreUnavailableError,
@@ -44,6 +44,7 @@ AS_ASKED = "as it was asked to"
 """Why a run has stopped."""
 
 
+@dataclass(eq=False)
 class Collector:
     """Brings tasks to the runners and their experience back.
 
@@ -61,33 +62,26 @@ class Collector:
         model: The one that is trained; None takes the calls of all.
         seed: Of the run; None leaves rollouts without seeds.
         asked_to_stop: Once it is set, rollouts that are queued are cancelled, and when those under
-            way have ended, ``collect`` and ``run`` raise ``StoppedError``; None never asks.
+            way have ended, ``collect`` and ``run`` raise ``StoppedError``.
     """
 
-    def __init__(
-        self,
-        store: LightningStore,
-        gateway: Gateway | None,
-        adapter: TraceAdapter[Any] | None,
-        config: RolloutConfig,
-        patience_seconds: float = PATIENCE_SECONDS,
-        failures: Failures = DEFAULT,
-        model: TrainedModel | None = None,
-        seed: int | None = None,
-        asked_to_stop: asyncio.Event | None = None,
-    ) -> None:
-        self._asked_to_stop = asked_to_stop or asyncio.Event()
-        self._seed = seed
-        self._store = store
-        self._gateway = gateway
-        self.reader = Reader(store, adapter, failures, model)
+    store: LightningStore
+    gateway: Gateway | None
+    adapter: InitVar[TraceAdapter[Any] | None]
+    config: RolloutConfig
+    patience_seconds: float = PATIENCE_SECONDS
+    failures: Failures = DEFAULT
+    model: InitVar[TrainedModel | None] = None
+    seed: int | None = None
+    asked_to_stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self, adapter: TraceAdapter[Any] | None, model: TrainedModel | None) -> None:
+        self.reader = Reader(self.store, adapter, self.failures, model)
         """Its ``adapter`` and its ``model`` may be set later."""
-        self._config = config
-        self.patience_seconds = patience_seconds
-        self._failures, self._budget = failures, FailureBudget(failures)
-        self._mixing = MixingCheck()
+        self._budget, self._mixing = FailureBudget(self.failures), MixingCheck()
         rule = getattr(adapter, "credit", None)
-        self._judging = Judging(rule, store, gateway) if isinstance(rule, GroupRule) else None
+        is_judge = isinstance(rule, GroupRule)
+        self._judging = Judging(rule, self.store, self.gateway) if is_judge else None
 
     async def collect(
         self,
@@ -125,13 +119,13 @@ class Collector:
         """
         start = time.perf_counter()
         self.reader.check_model()
-        place, seed = (metadata.get("step"), metadata.get("round", 0)), self._seed
+        place, seed = (metadata.get("step"), metadata.get("round", 0)), self.seed
         requests = [
             EnqueueRolloutRequest(
                 input=task,
                 mode=mode,
                 resources_id=resources_id,
-                config=self._config,
+                config=self.config,
                 metadata={
                     **metadata,
                     "group": group,
@@ -147,7 +141,7 @@ class Collector:
         collected.ended, lost = await self._run_all(requests, limit, collected.ledger, True)
         for one in lost:
             collected.exclude_lost(one)
-        drop_groups(collected.ended, self._failures)
+        drop_groups(collected.ended, self.failures)
         if self._judging is not None and not at_once:  # of what is given up nothing is trained
             await self._judging.judge(collected, self.reader.model, metadata)
         collected.seconds = time.perf_counter() - start
@@ -159,21 +153,12 @@ class Collector:
         Args:
             rollout_ids: (position of its task in the request, id) of each rollout that counts, in
                 their order.
-            lost: Ids of those that ran once more; see ``Collected``.
-
-        Raises:
-            ConfigError: The store has not all of them.
+            lost: Ids of those that ran once more; see ``Collected``. None of all is ``missing``.
         """
         start = time.perf_counter()
         self.reader.check_model()
         wanted = [*rollout_ids, *((0, rollout_id) for rollout_id in lost)]
         found = {one.rollout_id: one for one in await self._find([one for _, one in wanted])}
-        missing = [rollout_id for _, rollout_id in wanted if rollout_id not in found]
-        if missing:
-            raise ConfigError(
-                f"the store does not have {len(missing)} of {len(wanted)} rollouts that the run "
-                f"has collected ({', '.join(missing[:3])}). Continue it with the store that it had"
-            )
         collected = Collected([], Ledger(), 0.0)
         read = await gather_or_cancel(
             self.reader.read(found[one], group, collected.ledger) for group, one in wanted
@@ -181,7 +166,7 @@ class Collector:
         collected.ended = [*read[: len(rollout_ids)]]
         for one in read[len(rollout_ids) :]:
             collected.exclude_lost(one)
-        drop_groups(collected.ended, self._failures)
+        drop_groups(collected.ended, self.failures)
         if self._judging is not None:
             await self._judging.judge(collected, self.reader.model, None)
         collected.seconds = time.perf_counter() - start
@@ -197,7 +182,7 @@ class Collector:
         return [
             rollout
             for page in pages
-            for rollout in await self._store.query_rollouts(rollout_id_in=page)
+            for rollout in await self.store.query_rollouts(rollout_id_in=page)
         ]
 
     async def run(
@@ -236,9 +221,9 @@ class Collector:
             for n, (one, request) in enumerate(zip(ended, requests, strict=True)):
                 if _is_lost(one, request):
                     places.append(n)
-                elif request.key and self._failures.runs_again(one.failed):
+                elif request.key and self.failures.runs_again(one.failed):
                     tries[n] += 1
-                    if tries[n] <= self._failures.retries:
+                    if tries[n] <= self.failures.retries:
                         places.append(n)
             if not places:
                 break
@@ -251,7 +236,7 @@ class Collector:
                 lost.append(ended[n])
                 ended[n] = one
         self._mixing.look(one.ran for one in ended)
-        if timeout_seconds != 0 and (self._gateway is None or not self._gateway.spent_budget()):
+        if timeout_seconds != 0 and (self.gateway is None or not self.gateway.spent_budget()):
             self._budget.add(one.failed for one in ended)
         return ended, lost
 
@@ -262,7 +247,7 @@ class Collector:
         ledger: Ledger,
         cancels: bool,
     ) -> list[Ended]:
-        rollouts = await self._store.enqueue_many_rollouts(requests)
+        rollouts = await self.store.enqueue_many_rollouts(requests)
         rollout_ids = [rollout.rollout_id for rollout in rollouts]
         try:
             ended, late = await self._wait(rollout_ids, timeout_seconds)
@@ -273,8 +258,8 @@ class Collector:
                     async with asyncio.timeout(CANCEL_SECONDS):
                         await self._cancel(rollout_ids)
             raise
-        if self._gateway is not None:
-            await self._gateway.flush()
+        if self.gateway is not None:
+            await self.gateway.flush()
         read = await gather_or_cancel(
             self.reader.read(
                 ended[rollout_id], (request.metadata or {}).get("group", number), ledger
@@ -323,11 +308,11 @@ class Collector:
         Raises:
             StoppedError: All have ended, and some of them were not begun.
         """
-        store = self._store
+        store = self.store
         waiting = asyncio.ensure_future(
             store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
         )
-        asked = asyncio.ensure_future(self._asked_to_stop.wait())
+        asked = asyncio.ensure_future(self.asked_to_stop.wait())
         try:
             # Who does not wait is not stopped.
             either = {waiting, asked} if timeout > 0 else {waiting}
@@ -344,7 +329,7 @@ class Collector:
             asked.cancel()
 
     async def _cancel(self, rollout_ids: list[str]) -> set[str]:
-        ended = await self._store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
+        ended = await self.store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=0)
         late = set(rollout_ids) - {rollout.rollout_id for rollout in ended}
         for rollout_id in late:
             await self._cancel_one(rollout_id)
@@ -352,7 +337,7 @@ class Collector:
 
     async def _cancel_one(self, rollout_id: str) -> None:
         with contextlib.suppress(InvalidTransitionError, UnknownRecordError):  # it has ended
-            await self._store.update_rollout(rollout_id, status="cancelled")
+            await self.store.update_rollout(rollout_id, status="cancelled")
 
 
 def _is_lost(one: Ended, request: EnqueueRolloutRequest) -> bool:
