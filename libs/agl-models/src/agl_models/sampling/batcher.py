@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import Future, InvalidStateError
 from typing import NamedTuple
 
 from agl_models.sampling.sequences import Completion, Sampled, Sampler, SamplingRequest
@@ -65,7 +66,7 @@ class Answered(NamedTuple):
 
 
 class Batcher:
-    """Samples for many requests at once, in a thread of its own. Lives in one event loop.
+    """Samples for many requests at once, in a thread of its own.
 
     A request joins those in progress at the next step. Only when somebody waits to change the
     weights, which are used as long as anything is sampled, those in progress end first.
@@ -74,10 +75,9 @@ class Batcher:
     def __init__(self, sampler: Sampler, weights: Weights) -> None:
         self._sampler = sampler
         self._weights = weights
-        self._loop = asyncio.get_running_loop()
         self._condition = threading.Condition()
-        self._new: list[tuple[SamplingRequest, asyncio.Future[Answered]]] = []
-        self._futures: dict[Sampled, asyncio.Future[Answered]] = {}
+        self._new: list[tuple[SamplingRequest, Future[Answered]]] = []
+        self._futures: dict[Sampled, Future[Answered]] = {}
         """Of all that the sampler has; only its thread looks here."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="agl-sampler", daemon=True)
@@ -89,11 +89,11 @@ class Batcher:
         Raises:
             Exception: Whatever the sampler raised.
         """
-        future: asyncio.Future[Answered] = self._loop.create_future()
+        future = Future[Answered]()
         with self._condition:
             self._new.append((request, future))
             self._condition.notify()
-        return await future
+        return await asyncio.wrap_future(future)
 
     async def close(self) -> None:
         """End; requests that still wait are cancelled."""
@@ -116,7 +116,7 @@ class Batcher:
                 except Exception as error:
                     self._sampler.give_up()
                     for future in self._futures.values():
-                        self._tell(future, error)
+                        _tell(future, error)
                     self._futures.clear()
 
     def _sample(self, version: str) -> None:
@@ -126,7 +126,7 @@ class Batcher:
             over = self._sampler.step(may_join=not self._weights.num_wanting)
             for running in over:
                 if future := self._futures.pop(running, None):
-                    self._tell(future, running.error or Answered(running.completion, version))
+                    _tell(future, running.error or Answered(running.completion, version))
             if self._sampler.is_idle and (self._weights.num_wanting or not self._futures):
                 return
 
@@ -138,19 +138,16 @@ class Batcher:
             try:
                 self._futures[self._sampler.add(request)] = future
             except Exception as error:  # of this request; the others go on
-                self._tell(future, error)
+                _tell(future, error)
         gone = [running for running, future in self._futures.items() if future.cancelled()]
         for running in gone:
             self._sampler.drop(running)
             del self._futures[running]
 
-    def _tell(self, future: asyncio.Future[Answered], result: Answered | Exception) -> None:
-        def tell() -> None:
-            if future.done():
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
 
-        self._loop.call_soon_threadsafe(tell)
+def _tell(future: Future[Answered], result: Answered | Exception) -> None:
+    with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
