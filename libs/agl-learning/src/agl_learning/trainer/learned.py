@@ -12,7 +12,7 @@ from agl.errors import AlgorithmError
 from agl_learning.advantages.weighing import Weighed
 from agl_learning.reports.json_lines import is_number
 from agl_records.ledger.ledger import Ledger
-from agl_records.types import CallKey, Exclusion, ExclusionReason
+from agl_records.types import CallKey, ExclusionReason
 
 logger = logging.getLogger("agl.learning")
 
@@ -101,7 +101,7 @@ def leave_out(
             "it was"
         )
     left = [one for one in rows if id(one) not in taken]
-    _exclude(ledger, {key: why(one.row.model or "") for one in left for key in _calls([one])})
+    ledger.exclude_trained({key: why(one.row.model or "") for one in left for key in _calls([one])})
 
 
 def read_weighed(owner: str, weighed: Any, ledger: Ledger) -> list[Weighed]:
@@ -121,21 +121,11 @@ def read_weighed(owner: str, weighed: Any, ledger: Ledger) -> list[Weighed]:
             f"weigh of {owner}: {len(unknown)} calls, {min(unknown)[2]!r} among them, are in its "
             "rows and not among those that the ledger has as trained"
         )
-    _exclude(ledger, dict.fromkeys(booked - twice, ("not_selected", "weigh left its row out")))
+    left_out: tuple[ExclusionReason, str] = ("not_selected", "weigh left its row out")
+    ledger.exclude_trained(dict.fromkeys(booked - twice, left_out))
     return rows
 
 
 def _calls(rows: Iterable[Weighed]) -> list[CallKey]:
     each = (one.row for one in rows)
     return [(row.rollout_id, row.attempt_id, one) for row in each for one in row.call_ids]
-
-
-def _exclude(ledger: Ledger, calls: Mapping[CallKey, tuple[ExclusionReason, str]]) -> None:
-    """Put calls that are booked as trained into another bin."""
-    unused = [item for item in ledger.trained if item.key in calls]
-    ledger.trained[:] = [item for item in ledger.trained if item.key not in calls]
-    names = ("rollout_id", "attempt_id", "call_id", "credit", "advantage")
-    for item in unused:
-        kept = {name: getattr(item, name) for name in names}
-        reason, detail = calls[item.key]
-        ledger.exclude(Exclusion(**kept, reason=reason, detail=detail))

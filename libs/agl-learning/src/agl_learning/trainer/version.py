@@ -31,6 +31,7 @@ from agl_learning.trainer.options import Evaluation
 from agl_learning.trainer.replay import replay as replay_step
 from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
+from agl_records.types import ExclusionReason
 from agl_runs.files import write_whole
 from agl_runs.folders import FILE
 from agl_runs.options import Count
@@ -196,7 +197,8 @@ class FineTuning(Training):
             examples = self.select(collected, number)
         except AlgorithmError as error:
             # Started again, the iteration draws new rollouts: these are accounted for.
-            collected.ledger.exclude_trained("not_selected", str(error))
+            ledger, why = collected.ledger, cast("ExclusionReason", "not_selected")
+            ledger.exclude_trained({one.key: (why, str(error)) for one in ledger.trained})
             await session.keep(collected, number, self.version.number)
             await session.records.redraw("train", number - 1)
             raise

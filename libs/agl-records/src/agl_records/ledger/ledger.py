@@ -5,7 +5,7 @@ the update that used its rows, so that rows of an update that failed are never s
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agl.store.base import LightningStore
@@ -128,12 +128,12 @@ class Ledger:
         for call in _calls_of(row, advantages):
             self.exclude(Exclusion(**call, reason=reason, detail=detail))
 
-    def exclude_trained(self, reason: ExclusionReason, detail: str) -> None:
-        """What was put down as trained is not, after all."""
-        for one in self.trained:
-            given = one.model_dump(exclude={"row", "model_version"})
+    def exclude_trained(self, why: Mapping[CallKey, tuple[ExclusionReason, str]]) -> None:
+        """Of what was put down as trained, these calls are not, after all."""
+        for one in (one for one in self.trained if one.key in why):
+            given, (reason, detail) = one.model_dump(exclude={"row", "model_version"}), why[one.key]
             self.exclude(Exclusion(**given, reason=reason, detail=detail))
-        self.trained = []
+        self.trained = [one for one in self.trained if one.key not in why]
 
     def merge(self, other: "Ledger") -> None:
         """Add what another ledger holds."""
