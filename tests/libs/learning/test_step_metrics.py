@@ -8,6 +8,7 @@ from agl_learning.advantages.weighing import WeighingOptions, weigh
 from agl_learning.collect.results import Collected, Ended
 from agl_learning.collect.step_metrics import collected_metrics, version_lag, why_nothing
 from agl_learning.collect.task_order import TaskOrder, Tasks
+from agl_learning.run.records import Record
 from agl_records.ledger.ledger import Ledger
 
 from .rollouts_by_hand import leave_out, make_collected as collected, make_row, two_calls
@@ -79,6 +80,15 @@ def test_calls_of_one_row_train_with_advantages_of_their_own():
     for one, value in zip(result, (1.0, -1.0), strict=True):
         assert (one.row.call_ids, one.row.loss_mask) == (["two"], [0, 0, 0, 0, 1])
         assert [each.value for each in one.advantages] == [value]
+
+
+def test_a_record_tells_what_the_store_has_lost_of_its_rollouts():
+    whole, record = of_two(1.0, 0.0), Record.of(of_two(1.0, 0.0), 0)
+    assert record.what_is_gone(whole) == ""
+    failed = collected(ended("a", 0, make_row("a", 5)), ended("b", 0, status="failed"))
+    assert record.what_is_gone(failed) == "are not whole in the store: 1 succeeded of 2"
+    no_call = collected(ended("a", 0, make_row("a", 5)), ended("b", 0))
+    assert record.what_is_gone(no_call) == "are not whole in the store: 1 calls of 2"
 
 
 def test_version_lag_counts_how_old_the_sampling_weights_were():

@@ -42,10 +42,6 @@ class Moments(NamedTuple):
     tolerance: float
     """Rewards that differ by no more are equal."""
 
-    def distance(self, reward: float) -> float:
-        """From the mean; exactly 0 for a reward that is equal to it."""
-        return distance(reward, self.mean, self.tolerance)
-
 
 def distance(reward: float, baseline: float, tolerance: float) -> float:
     """``reward - baseline``; exactly 0 where that is within the tolerance."""
@@ -173,4 +169,5 @@ def _of_credit(
 
 
 def _advantage(reward: float, group: Moments, normalise_std: bool) -> float:
-    return group.distance(reward) / (group.std + 1e-6 if normalise_std else 1.0)
+    value = distance(reward, group.mean, group.tolerance)
+    return value / (group.std + 1e-6 if normalise_std else 1.0)

@@ -70,20 +70,16 @@ class Record:
         """Of all that the account knows."""
         return [*(rollout_id for _, rollout_id in self.rollouts), *self.lost]
 
-    def what_is_gone(self, missing: Sequence[str], collected: Collected | None) -> str:
-        """What the store lacks of it; "" if nothing.
+    def what_is_gone(self, collected: Collected) -> str:
+        """What the store lacks of its rollouts, which are all there; "" if nothing.
 
         A machine that dies may take spans along, of a store that does not sync each commit.
         """
-        if missing or collected is None:
-            few, number = ", ".join(missing[:3]), len(self.rollout_ids)
-            return f"are not all in the store: {len(missing)} of {number} lack ({few})"
-        names = ("succeeded", "calls")
-        for name, now, was in zip(
-            names, _size(collected), (self.succeeded, self.calls), strict=True
-        ):
-            if now < was:
-                return f"are not whole in the store: {now} {name} of {was}"
+        succeeded, calls = _size(collected)
+        if succeeded < self.succeeded:
+            return f"are not whole in the store: {succeeded} succeeded of {self.succeeded}"
+        if calls < self.calls:
+            return f"are not whole in the store: {calls} calls of {self.calls}"
         return ""
 
 
@@ -165,10 +161,8 @@ class Records:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Those of all places that are done, in order."""
-        found = [
-            self.find_done("train" if place % 2 else "val", place // 2)
-            for place in sorted(self._records)
-        ]
+        modes: tuple[RolloutMode, ...] = ("val", "train")
+        found = [self.find_done(modes[at % 2], at // 2) for at in sorted(self._records)]
         return [one.metrics for one in found if one and one.metrics]
 
     async def put(self, mode: RolloutMode, after: int, record: Record) -> None:

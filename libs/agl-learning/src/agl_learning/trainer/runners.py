@@ -130,17 +130,16 @@ class RunnersOfRun:
         records, collector = self._session.records, self._session.collector
         record = records.find(mode, after)
         if record is not None and record.copies == self._copies(mode):
-            missing = await collector.missing(record.rollout_ids)
-            collected = None
-            if not missing:
+            if missing := await collector.missing(record.rollout_ids):
+                few, number = ", ".join(missing[:3]), len(record.rollout_ids)
+                gone = f"are not all in the store: {len(missing)} of {number} lack ({few})"
+            else:
                 collected = await collector.read(record.rollouts, record.lost)
                 collected.seconds = record.seconds
-            gone = record.what_is_gone(missing, collected)
-            if collected is not None and not gone:
-                if _are_of(collected, tasks):
+                gone = record.what_is_gone(collected)
+                if not gone and _are_of(collected, tasks):
                     return collected
-                gone = OTHER_TASKS
-            await self._give_up(mode, after, gone)
+            await self._give_up(mode, after, gone or OTHER_TASKS)
         number = records.round(mode, after)
         collected = await gather()
         if not _are_of(collected, tasks):
