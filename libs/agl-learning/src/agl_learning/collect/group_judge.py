@@ -69,9 +69,7 @@ class Judging:
             elif is_usable:
                 groups.setdefault(one.group, []).append(one)
         found = Counter[str]({"judge/groups": 0, "judge/equal": 0, "judge/failed": 0})
-        async with contextlib.AsyncExitStack() as stack:
-            if metadata is not None:
-                await stack.enter_async_context(self._served(self._asked()))
+        async with contextlib.nullcontext() if metadata is None else self._served():
             each = [self._judge(group, model, metadata, collected) for group in groups.values()]
             for what in await gather_or_cancel(each):
                 found.update(what)
@@ -86,9 +84,9 @@ class Judging:
         return self._gateway
 
     @contextlib.asynccontextmanager
-    async def _served(self, gateway: Gateway) -> AsyncGenerator[None]:
+    async def _served(self) -> AsyncGenerator[None]:
         """The gateway serves the judge meanwhile; several may ask at once."""
-        judge = self._rule.judge
+        gateway, judge = self._asked(), self._rule.judge
         if self._serving == 0 and not isinstance(judge, str):
             gateway.add_model(judge)
         self._serving += 1
@@ -206,12 +204,12 @@ class Judging:
         except (AdapterError, GatewayError) as error:
             boundary = "evaluator" if isinstance(error, AdapterError) else "model"
             failure = Failure(boundary=boundary, type=type(error).__name__, message=str(error))
-            await gateway.flush()
-            await self._store.update_attempt(*ids, status="failed", error=failure)
-            return
+            end: dict[str, Any] = {"status": "failed", "error": failure}
+        else:
+            pairs = [(score.value, score.because) for score in scores]
+            end = {"status": "succeeded", "metadata": {SCORES: pairs}}
         await gateway.flush()
-        pairs = [(score.value, score.because) for score in scores]
-        await self._store.update_attempt(*ids, metadata={SCORES: pairs}, status="succeeded")
+        await self._store.update_attempt(*ids, **end)
 
     async def _book(self, rollout: AttemptedRollout, collected: Collected) -> None:
         """Have the judge's calls in the account of the collection."""
