@@ -74,7 +74,8 @@ class Team(OnlineTraining):
         super().__post_init__()
         if len(self.models) < 2:
             raise ConfigError(f"{self.title}: models must be two or more, got {[*self.models]}")
-        self._parts = {name: self._build(name, given) for name, given in self.models.items()}
+        self.parts = {name: self._build(name, given) for name, given in self.models.items()}
+        """The algorithm of each model, which says what of its options a run may change."""
         self._servers: dict[str, Served] = {}
 
     def _build(self, name: str, given: Mapping[str, Any]) -> OnlineTraining:
@@ -100,16 +101,11 @@ class Team(OnlineTraining):
             where=where,
         )
 
-    @property
-    def parts(self) -> Mapping[str, OnlineTraining]:
-        """The algorithm of each model, which says what of its options a run may change."""
-        return self._parts
-
     # --- weights
 
     def check_start(self, origin: Origin) -> None:
         checkpoint = origin.checkpoint
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             of_part = None if checkpoint is None else checkpoint / name
             part.check_start(Origin(origin.folder / name, of_part, origin.home / name))
 
@@ -117,26 +113,26 @@ class Team(OnlineTraining):
         versions: dict[str, int] = {}
         if checkpoint is not None:
             versions = json.loads((checkpoint / VERSIONS).read_text())
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             part.weights_version = versions.get(name, 0)
             part.load(None if checkpoint is None else checkpoint / name, folder / name)
 
     def save(self, folder: Path) -> None:
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             (folder / name).mkdir()
             part.save(folder / name)
-        versions = {name: part.weights_version for name, part in self._parts.items()}
+        versions = {name: part.weights_version for name, part in self.parts.items()}
         (folder / VERSIONS).write_text(json.dumps(versions))
 
     def fingerprint(self) -> str | None:
-        found = [part.fingerprint() for part in self._parts.values()]
+        found = [part.fingerprint() for part in self.parts.values()]
         return "/".join(map(str, found)) if all(found) else None
 
     # --- serving
 
     def gateway(self) -> Gateway:
         gateway = super().gateway()
-        for name in self._parts:
+        for name in self.parts:
             gateway.check_free(name)
         return gateway
 
@@ -146,7 +142,7 @@ class Team(OnlineTraining):
         async with contextlib.AsyncExitStack() as stack:
             each = self._servers = {
                 name: await stack.enter_async_context(part.serve(version))
-                for name, part in self._parts.items()
+                for name, part in self.parts.items()
             }
 
             async def why_silent() -> str | None:
@@ -159,7 +155,7 @@ class Team(OnlineTraining):
         """Each under its name, which is the parameter of the agent, too."""
         return [
             replace(one, name=name, resource=name)
-            for name, part in self._parts.items()
+            for name, part in self.parts.items()
             for one in part.models_served(self._servers[name])
         ]
 
@@ -169,7 +165,7 @@ class Team(OnlineTraining):
         """None: rows come by model, see ``collector``."""
 
     def _trained_models(self) -> list[TrainedModel]:
-        found = {name: part.trained_model() for name, part in self._parts.items()}
+        found = {name: part.trained_model() for name, part in self.parts.items()}
         return [
             one.model_copy(update={"name": name}) if one else TrainedModel(name=name)
             for name, one in found.items()
@@ -182,18 +178,18 @@ class Team(OnlineTraining):
 
     @property
     def depends_on_steps(self) -> bool:
-        return any(part.depends_on_steps for part in self._parts.values())
+        return any(part.depends_on_steps for part in self.parts.values())
 
     def estimator_of(self, model: str) -> str:
-        return self._parts[model].estimator_of("") if model else ""
+        return self.parts[model].estimator_of("") if model else ""
 
     def why_unused_of(self, model: str) -> tuple[ExclusionReason, str]:
-        return self._parts[model].why_unused
+        return self.parts[model].why_unused
 
     def weigh(self, collected: Collected) -> list[Weighed]:
         """Each algorithm weighs the rows of its model."""
         weighed: list[Weighed] = []
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             own = collected.of_model(name)
             before = len(own.ledger.exclusions)
             weighed += part.weigh(own)
@@ -219,7 +215,7 @@ class Team(OnlineTraining):
         """Each algorithm learns from the rows of its model."""
         learned: dict[str, Any] = {}
         used: list[Weighed] = []
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             if own := [one for one in rows if one.row.model == name]:
                 of_part, used_by_part = part.learn_now(own)
                 learned |= {f"{name}/{what}": value for what, value in of_part.items()}
@@ -228,7 +224,7 @@ class Team(OnlineTraining):
 
     def check_gap(self, when: str, learned: Mapping[str, float]) -> None:
         """Of each model, at its temperature."""
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             at = f"{name}/"
             own = {what.removeprefix(at): x for what, x in learned.items() if what.startswith(at)}
             part.check_gap(f"{when}, model {name!r}", own)
@@ -237,7 +233,7 @@ class Team(OnlineTraining):
         """With calls, prompts and tokens of each model."""
         of_models = {
             f"{name}/{what}": value
-            for name, part in self._parts.items()
+            for name, part in self.parts.items()
             for what, value in collected_metrics(
                 collected.of_model(name), part.trained_model()
             ).items()
@@ -252,7 +248,7 @@ class Team(OnlineTraining):
         asked = {*collected.ledger.models.values()}
         reasons = {
             part.idle_reason(collected.of_model(name))
-            for name, part in self._parts.items()
+            for name, part in self.parts.items()
             if name in asked
         }
         if not reasons or "" in reasons:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def warn_of_gap(when: str, gap: float | None, temperature: float) -> bool:
     return True
 
 
+@dataclass(eq=False)
 class Report:
     """Writes ``metrics.jsonl`` and ``summary.json`` in a folder, and a bar on standard error.
 
@@ -51,26 +53,26 @@ class Report:
         show_progress: Whether to show anything.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        name: str,
-        folder: Path,
-        steps: int,
-        done: int,
-        show_progress: bool,
-    ) -> None:
-        self._algorithm = algorithm
+    algorithm: Algorithm
+    name: str
+    folder: Path
+    steps: int
+    done: int
+    show_progress: bool
+
+    def __post_init__(self) -> None:
         # Absolute: an agent in this process may change its folder.
-        self.folder = folder = folder.absolute()
-        make_private_folder(folder)
-        self.metrics_path = folder / RunMetrics.FILE
-        self._steps = steps
-        self._estimator_of = getattr(algorithm, "estimator_of", str)
-        self._diagnostics = Diagnostics(steps, self._estimator_of)
+        self.folder = self.folder.absolute()
+        make_private_folder(self.folder)
+        self.metrics_path = self.folder / RunMetrics.FILE
+        self._estimator_of = getattr(self.algorithm, "estimator_of", str)
+        self._diagnostics = Diagnostics(self.steps, self._estimator_of)
         self._is_frozen = False
-        self._show = show_progress
-        self.bar = Bar(name, steps, done, shows=show_progress, reward="reward   -  ", held_out="")
+        given, texts = (
+            (self.name, self.steps, self.done),
+            {"reward": "reward   -  ", "held_out": ""},
+        )
+        self.bar = Bar(*given, shows=self.show_progress, **texts)
 
     def go_back(
         self, step: int, evaluated: bool, noted: Iterable[Mapping[str, Any]] = ()
@@ -93,7 +95,7 @@ class Report:
         if text or self.metrics_path.exists():
             write_whole(self.metrics_path, text)
         steps = sorted(number for number, is_evaluation in kept if not is_evaluation)
-        self._diagnostics = Diagnostics(self._steps, self._estimator_of)
+        self._diagnostics = Diagnostics(self.steps, self._estimator_of)
         for number in steps:
             self._diagnostics.add(kept[number, False])
         return {*steps}
@@ -138,18 +140,18 @@ class Report:
         shown = "none" if reward is None else f"{reward:.3f}"
         if self.bar.is_seen:
             self.bar.update(number, reward=f"reward {shown}")
-        elif self._show:
+        elif self.show_progress:
             logger.info(
                 "step %d of %d: reward %s, %d calls trained, %.1f s",
                 number,
-                self._steps,
+                self.steps,
                 shown,
                 metrics["calls/trained"],
                 metrics["time/step"],
             )
         self._diagnostics.add(metrics)
         self._warn(self._diagnostics.found())
-        tell = tell or self._algorithm.tell
+        tell = tell or self.algorithm.tell
         await tell("on_step_end", step=number, metrics=dict(metrics))
 
     def _warn(self, findings: Iterable[Finding]) -> None:
@@ -181,11 +183,11 @@ class Report:
         shown = "none" if reward is None else f"{reward:.3f}"
         if self.bar.is_seen:
             self.bar.update(held_out=f"held-out {shown}")
-        elif self._show:
+        elif self.show_progress:
             logger.info("after step %d: held-out reward %s", step, shown)
         if step == 0 and (sign := nothing_to_gain(metrics)) is not None:
             self._warn([sign])
-        tell = tell or self._algorithm.tell
+        tell = tell or self.algorithm.tell
         await tell("on_evaluation_end", step=step, metrics=dict(metrics))
 
     def summary(self, summary: dict[str, Any], generation: int | None) -> None:
