@@ -50,3 +50,16 @@ async def test_a_request_that_is_cancelled_as_it_ends_disturbs_no_other():
     completion, version = await stays
     assert (completion.text, version, sampler.gave_up) == ("here", "3", False)
     await batcher.close()
+
+
+async def test_a_request_that_waits_when_the_batcher_closes_is_cancelled():
+    sampler = OneStep()
+    batcher = Batcher(sampler, Weights())
+    first = asyncio.create_task(batcher.submit(SamplingRequest([1], 1)))
+    await asyncio.to_thread(sampler.began.wait, 5)
+    waits = asyncio.create_task(batcher.submit(SamplingRequest([1], 1)))
+    closing = asyncio.create_task(batcher.close())
+    await asyncio.sleep(0)
+    sampler.goes_on.set()
+    await asyncio.wait([closing, first, waits], timeout=5)
+    assert (first.cancelled(), waits.cancelled()) == (False, True)
