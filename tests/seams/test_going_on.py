@@ -12,6 +12,7 @@ from tests.stores import opened
 
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
+from agl_learning.collect.task_order import TaskOrder
 from agl_learning.run.folder import read_generation
 from agl_learning.trainer.comparison import Replay
 from agl_learning.trainer.replay import checkpoint_before
@@ -229,6 +230,26 @@ def test_other_tasks_take_the_place_of_those_that_a_start_left(starts, caplog) -
     assert "train tasks: " in caplog.text
     assert starts.redrawn() == [("val", 0)]
     assert starts.steps() == [1, 2, 3]
+
+
+class Turned(TaskOrder):
+    """As given, but for where it begins."""
+
+    first = 0
+
+    def order(self, tasks, number, random):
+        return [*range(self.first, len(tasks)), *range(self.first)]
+
+
+def test_what_was_collected_of_other_tasks_is_given_up(starts, caplog, monkeypatch) -> None:
+    starts.dies_at_version = 1
+    with pytest.raises(AlgorithmError, match="machine dies"):
+        starts.start(task_order=f"{__name__}:Turned")
+    starts.dies_at_version = None
+    monkeypatch.setattr(Turned, "first", 1)
+    starts.start(task_order=f"{__name__}:Turned")
+    assert "training rollouts that were collected after step 0 had other tasks" in caplog.text
+    assert (starts.redrawn(), starts.ran) == ([("train", 0)], 3 * COPIES)
 
 
 def test_a_run_that_had_nothing_left_to_learn_takes_no_further_step(starts: Starts) -> None:
