@@ -131,6 +131,22 @@ async def test_what_a_trainer_returns_is_checked(
         await fit(counting(), store, TASKS)
 
 
+async def test_what_was_chosen_before_there_was_too_little_is_not_trained(
+    counting, store, monkeypatch
+):
+    choose = Counting.select
+
+    def select(self, *arguments):
+        choose(self, *arguments)
+        raise AlgorithmError("there is too little")
+
+    monkeypatch.setattr(Counting, "select", select)
+    with pytest.raises(AlgorithmError, match="there is too little"):
+        await fit(counting(), store, TASKS)
+    ledger = await agl.load_ledger(store)
+    assert (ledger.trained, ledger.reasons()) == ([], {"not_selected": 12})
+
+
 async def test_a_metric_that_is_no_number_is_left_out(counting, store, caplog):
     algorithm = counting(iterations=1)
     algorithm.measured = {"loss": float("nan"), "job": "j-1"}
