@@ -14,9 +14,6 @@ class Bar:
     def __init__(
         self, name: str, total: int | None, done: int = 0, *, shows: bool = True, **shown: str
     ) -> None:
-        self._progress: Any = None
-        if not shows or not stderr_console().is_terminal:
-            return
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -26,32 +23,29 @@ class Bar:
             TimeRemainingColumn,
         )
 
-        self._progress = Progress(
+        console = stderr_console()
+        self.is_seen = shows and console.is_terminal
+        """Whether there is a terminal that shows it."""
+        self._progress: Any = Progress(
             TextColumn(f"[bold]{name}[/]"),
             BarColumn(),
             MofNCompleteColumn(),
             *(TextColumn(f"{{task.fields[{field}]}}") for field in shown),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=stderr_console(),
+            console=console,
+            disable=not self.is_seen,
         )
         self._task = self._progress.add_task("", total=total, completed=done, **shown)
 
-    @property
-    def is_seen(self) -> bool:
-        """Whether there is a terminal that shows it."""
-        return self._progress is not None
-
     def __enter__(self) -> "Bar":
-        if self._progress is not None:
-            self._progress.start()
+        self._progress.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._progress is not None:
+        if self.is_seen:  # else an older rich would write an empty line
             self._progress.stop()
 
     def update(self, done: int | None = None, **shown: str) -> None:
         """So much is done, and these texts are to be shown; what is not given stays."""
-        if self._progress is not None:
-            self._progress.update(self._task, completed=done, **shown)
+        self._progress.update(self._task, completed=done, **shown)
