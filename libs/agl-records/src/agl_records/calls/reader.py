@@ -160,8 +160,7 @@ class Recorded:
         for name in _FILLED:
             known = getattr(best.call, name)
             if name not in update and (known is None if name == "finish_reason" else not known):
-                values = (getattr(recorded.call, name) for recorded in group)
-                value = next((value for value in values if value), None)
+                value = _first(getattr(recorded.call, name) for recorded in group)
                 if value is not None:
                     update[name] = value
         # Whoever stood in the agent's process knows better than a clock who the agent was.
@@ -277,10 +276,7 @@ def _mended(spans: Sequence[Span]) -> tuple[SpanNode, dict[int, frozenset[str]]]
 
 def _found(root: SpanNode, above: Mapping[int, frozenset[str]]) -> list[Recorded]:
     found = [recorded for node in root.walk() if (recorded := Recorded.of(node)) is not None]
-    in_time = root.rewards_above()
-    if not above and not in_time:
-        return found
-    none = frozenset[str]()
+    in_time, none = root.rewards_above(), frozenset[str]()
     return [
         replace(
             record,

@@ -40,12 +40,7 @@ class SpanNode:
 
     def is_within(self, other: "SpanNode") -> bool:
         """Whether this is ``other`` or something below it."""
-        node: SpanNode | None = self
-        while node is not None:
-            if node is other:
-                return True
-            node = node.parent
-        return False
+        return self is other or any(node is other for node in self.ancestors())
 
     def ancestors(self) -> Iterator["SpanNode"]:
         """The nodes above this one, nearest first."""

@@ -31,28 +31,18 @@ def conversation(
     messages = [{"role": "system", "content": instructions}] if instructions else []
     tools = read_tools(request.objects("tools"))
     has_hosted = bool(request.degraded)  # nothing else of it is left out so far
-    given = _items_of(request)
+    given = request.any("input")
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        request.refuse("input", "expected a string or a list of items")
+        given = []
     before = [request.within(item, f"previous_response_id.{n}") for n, item in enumerate(earlier)]
     items = [request.within(item, f"input.{n}") for n, item in enumerate(given)]
     messages += item_messages([*before, *items], tools)
     if has_hosted and not tools:
         request.refuse("tools", HOSTED_ALONE)
     return messages, tools
-
-
-def _items_of(request: Fields) -> list[Any]:
-    """The items of ``input``, which may be a text.
-
-    Raises:
-        FieldError: It is neither.
-    """
-    given = request.any("input")
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if not isinstance(given, list) or not given:
-        request.refuse("input", "expected a string or a list of items")
-        return []
-    return given
 
 
 def item_messages(items: Iterable[Fields], tools: list[Tool]) -> list[dict[str, Any]]:

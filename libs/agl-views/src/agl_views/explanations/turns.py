@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from agl_records.training_data import ModelCall
@@ -55,9 +56,6 @@ def turns(calls: Sequence[ModelCall]) -> list[Turn]:
 
 def num_common(conversations: Sequence[Sequence[Turn]]) -> int:
     """How many turns they have in common at their beginning."""
-    number = 0
-    for row in zip(*conversations, strict=False):
-        if any((turn.role, turn.text) != (row[0].role, row[0].text) for turn in row):
-            break
-        number += 1
-    return number
+    said = [[(turn.role, turn.text) for turn in one] for one in conversations]
+    rows = zip(*said, strict=False)
+    return sum(1 for _ in takewhile(lambda row: len({*row}) == 1, rows))

@@ -70,11 +70,11 @@ def store_file(path: Path) -> Path:
     from agl_runs.local_runs import one_of, runs_here
 
     file = path / STORE if path.is_dir() else path
-    if not file.is_file() and str(path) == path.stem:
+    if file.is_file():
+        return file
+    if str(path) == path.stem:
         return store_of(one_of(runs_here(), str(path)))
-    if not file.is_file():
-        raise ConfigError(f"{file}: no such store file")
-    return file
+    raise ConfigError(f"{file}: no such store file")
 
 
 def store_of(run: "Run") -> Path:

@@ -20,6 +20,7 @@ from agl_records.calls.sources.fields import (
     listed_choices,
     make_call,
     response_fields,
+    text,
     token_fields,
 )
 from agl_records.calls.sources.parts import chat_messages
@@ -71,7 +72,11 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
     said = [
         one if isinstance(one, dict) else {} for one in _loaded(attributes, Key.OUTPUT_MESSAGES)
     ]
-    of_each = [_answer(message) if message else [] for message in said]
+    # An answer is an assistant's also where its server gives no role.
+    of_each = [
+        _messages({**message, "role": text(message.get("role")) or "assistant"}) if message else []
+        for message in said
+    ]
     answers = [chat for chats in of_each for chat in chats]
     return {
         # Strands has it nowhere else.
@@ -81,14 +86,6 @@ def message_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "response": answers[0] if answers else None,
         "choices": listed_choices(attributes, [next(iter(chats), None) for chats in of_each]),
     }
-
-
-def _answer(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An answer, which is an assistant's also where its server gives no role."""
-    role = message.get("role")
-    return _messages(
-        message if isinstance(role, str) and role else {**message, "role": "assistant"}
-    )
 
 
 def _messages(message: Mapping[str, Any]) -> list[dict[str, Any]]:
