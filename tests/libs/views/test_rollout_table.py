@@ -233,3 +233,7 @@ async def test_many_that_no_index_counts_are_not_counted(store, file, monkeypatc
     with closing(sqlite3.connect(file)) as connection:
         assert ids_in(connection, Wanted(statuses=["succeeded"], most=5))[1] == number
         assert ids_in(connection, Wanted(statuses=["succeeded"], mode="train", most=5))[1] is None
+        number = (await store.query_rollouts(reward_above=0.0)).total
+        assert number > 20
+        assert ids_in(connection, Wanted(above=0.0, most=5))[1] == number
+        assert ids_in(connection, Wanted(above=0.0, run="filled-00-1", most=5))[1] is None

@@ -4,7 +4,6 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-from agl.emitter import find_final_reward
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
 from agl.types import Attempt, Rollout, Span
@@ -41,11 +40,10 @@ class Shown:
 
     @property
     def given(self) -> FinalReward:
-        """What the attempt that is shown was given in the end, as far as its spans were read."""
+        """What the attempt that is shown was given in the end."""
         if self.attempt is None:
             return FinalReward()
-        own = [s for s in self.chain.trace.spans if s.attempt_id == self.attempt.attempt_id]
-        return FinalReward.of(self.attempt.status, find_final_reward(own))
+        return FinalReward.of(self.attempt.status, self.attempt.reward)
 
     @property
     def is_accounted(self) -> bool:

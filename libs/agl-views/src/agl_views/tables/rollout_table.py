@@ -8,7 +8,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from agl.errors import InvalidQueryError
@@ -164,13 +164,10 @@ def ids_in(connection: sqlite3.Connection, wanted: Wanted) -> tuple[list[str], i
         sql = f"FROM rollout r WHERE r.n IN (SELECT r.n {sql}) ORDER BY r.n {direction}"
     ids = [row[0] for row in connection.execute(f"SELECT r.rollout_id {sql}", values)]
     if total is not None and total > MANY:
-        plain = Wanted(wanted.statuses, wanted.mode, wanted.run, wanted.step)
-        known = [Wanted(wanted.statuses), Wanted(mode=wanted.mode)]
-        known.append(
-            replace(plain, run=None, step=None) if wanted.has_reward else Wanted(run=wanted.run)
-        )
-        is_known = plain in known and not wanted.beginning
-        total = _count(connection, wanted, index) if is_known else None
+        is_counted = wanted.step is None and not wanted.beginning
+        others = (wanted.statuses, wanted.mode, wanted.run)
+        is_counted &= wanted.run is None if wanted.has_reward else others.count(None) > 1
+        total = _count(connection, wanted, index) if is_counted else None
     return ids, total
 
 
