@@ -55,8 +55,11 @@ def _in_folder(ours: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    if not sys.argv[1:] or {"-h", "--help"} & {*sys.argv[1:]}:
-        sys.exit(print(__doc__))
+    if not sys.argv[1:]:
+        sys.exit(__doc__)
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(__doc__)
+        sys.exit()
     packages = from_clone(*sys.argv[1:])
     pip = [sys.executable, "-m", "pip", "install"]
     if find_spec("pip") is None:  # an environment that uv made
