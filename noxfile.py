@@ -547,7 +547,7 @@ def containers(session: nox.Session) -> None:
 @nox.session
 def ray(session: nox.Session) -> None:
     """Runs on a real Ray cluster of several nodes on this machine, of which parts are killed."""
-    install(session, CORE, "agl-ray", *TEST_TOOLS[:3])
+    install(session, CORE, "agl-ray", "ray[default]", *TEST_TOOLS[:3])
     env = {**QUIET, **own_ray()}
     for folder in ("tests/plugins/ray", "tests/plugins/ray/real"):
         session.run("pytest", "-W", "default", folder, *session.posargs, env=env)

@@ -111,6 +111,12 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
         self._pickled = _pickled(runner)
+        kept = Path(getattr(store, "path", "")).absolute()
+        if "working_dir_files" in kept.parts:
+            raise ConfigError(
+                f"strategy 'ray': Ray deletes {str(kept.parent)!r} when this job ends. Give a "
+                "folder that stays: run_dir=/..., or Trainer(run_dir=...)"
+            )
         # No agent is to read what runs in this folder keep.
         folder = self.runtime_env.get("working_dir", "")
         runs = [one for one, _, names in os.walk(folder) if {LOCK, STORE, FILE} & {*names}]
