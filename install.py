@@ -58,7 +58,7 @@ if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit(__doc__)
     if {"-h", "--help"} & {*sys.argv[1:]}:
-        print(__doc__)
+        sys.stdout.write(str(__doc__))
         sys.exit()
     packages = from_clone(*sys.argv[1:])
     pip = [sys.executable, "-m", "pip", "install"]
