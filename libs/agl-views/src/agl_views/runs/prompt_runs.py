@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, cast
 
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, Rollout
+from agl.types import Rollout
 from agl_learning.collect.results import COUNTED
 from agl_runs.store import RUN_ID
 
@@ -24,7 +24,6 @@ class Evaluation:
     """One use of a candidate."""
 
     rollout_id: str
-    attempt_id: str | None
     status: str
     split: str
     """``search`` or ``held_out``."""
@@ -123,10 +122,8 @@ class PromptRun:
     def read_evaluation(self, rollout: Rollout, values: Mapping[str, Any]) -> None:
         """Take in a rollout that tries a candidate."""
         self.run_id = (rollout.metadata or {}).get("run", self.run_id)
-        attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
         self.candidate(str(values["candidate"])).evaluations[rollout.rollout_id] = Evaluation(
             rollout.rollout_id,
-            None if attempt is None else attempt.attempt_id,
             rollout.status,
             str(values["split"]),
             int(values["position"]),
