@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -228,15 +228,14 @@ def recorded_calls(spans: Sequence[Span], attempt: Sequence[Span] | None = None)
     """
     if not spans:
         return []
-    return _merged_calls(_found(*_mended(spans)), spans if attempt is None else attempt)
+    return _merged_calls(_found(spans)[1], spans if attempt is None else attempt)
 
 
 def recorded_and_unrecognised(spans: Sequence[Span]) -> list[Recorded]:
     """The same, and spans that look like a call, are no part of one, and cannot be read."""
     if not spans:
         return []
-    root, above = _mended(spans)
-    found = _found(root, above)
+    root, found = _found(spans)
     with_call = {id(above) for r in found for above in (r.node, *r.node.ancestors())}
     calls = {id(recorded.node) for recorded in found}
     unknown: list[Recorded] = []
@@ -266,18 +265,14 @@ def _unrecognised(record: Recorded, span: Span) -> Recorded:
     return replace(record, malformed=why_unread(span), code="unrecognised_span")
 
 
-def _mended(spans: Sequence[Span]) -> tuple[SpanNode, dict[int, frozenset[str]]]:
-    """The tree, and the ``rewards_above`` of what the spans themselves say of their parents."""
+def _found(spans: Sequence[Span]) -> tuple[SpanNode, list[Recorded]]:
+    """The tree, mended, and the calls in it, each as often as it was recorded."""
     root = SpanNode.tree(spans)
-    above = root.rewards_above()
+    above = root.rewards_above()  # by what the spans themselves say of their parents
     root.repair()
-    return root, above
-
-
-def _found(root: SpanNode, above: Mapping[int, frozenset[str]]) -> list[Recorded]:
-    found = [recorded for node in root.walk() if (recorded := Recorded.of(node)) is not None]
     in_time, none = root.rewards_above(), frozenset[str]()
-    return [
+    found = [recorded for node in root.walk() if (recorded := Recorded.of(node)) is not None]
+    return root, [
         replace(
             record,
             rewards=(known := above.get(id(record.node), none)),
