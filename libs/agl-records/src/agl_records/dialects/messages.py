@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from agl_records.dialects.chat import joined, tool_call, with_reasoning
+from agl_records.dialects.chat import as_chat, joined, tool_call, with_reasoning
 from agl_records.dialects.fields import HOSTED_ALONE, Fields, refuse
 
 _BILLING = "x-anthropic-billing-header:"
@@ -24,7 +24,12 @@ def conversation(request: Fields) -> tuple[list[dict[str, Any]], list[dict[str, 
     Raises:
         FieldError: A field is wrong, or cannot be translated.
     """
-    messages = list(_system(request))
+    system = request.any("system")
+    if isinstance(system, list):
+        system = [block for block in system if not _is_billing(block)]
+    messages: list[dict[str, Any]] = []
+    if system:
+        messages.append({"role": "system", "content": _content(request, system, "system")})
     referred: set[str] = set()
     for one in request.objects("messages"):
         messages += message(one, referred)
@@ -37,14 +42,8 @@ def conversation(request: Fields) -> tuple[list[dict[str, Any]], list[dict[str, 
     return messages, [tool for tool in tools if tool is not None]
 
 
-def _system(request: Fields) -> Iterator[dict[str, Any]]:
-    system = request.any("system")
-    if isinstance(system, list):
-        texts = [block.get("text") if isinstance(block, dict) else "" for block in system]
-        both = zip(system, texts, strict=True)
-        system = [block for block, text in both if not str(text).startswith(_BILLING)]
-    if system:
-        yield {"role": "system", "content": _content(request, system, "system")}
+def _is_billing(block: Any) -> bool:
+    return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
 def message(message: Fields, referred: set[str]) -> list[dict[str, Any]]:
@@ -224,5 +223,4 @@ def _tool(tool: Fields, referred: set[str] | None) -> dict[str, Any] | None:
     tool.end("cache_control", "eager_input_streaming")
     if is_deferred and referred is not None and function["name"] not in referred:
         return None
-    given = {name: value for name, value in function.items() if value is not None}
-    return {"type": "function", "function": given}
+    return as_chat({name: value for name, value in function.items() if value is not None})
