@@ -21,8 +21,10 @@ from agl_records.types import Exclusion, Trained
 from agl_runs.failures import DEFAULT
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
+from agl_views.explanations import trace_reader
 from agl_views.explanations.rollout_view import show
 from agl_views.explanations.token_explanation import explain_token
+from agl_views.explanations.trace_reader import Part
 
 from .traces import account, add, call_of, filled, reward_span
 
@@ -353,3 +355,13 @@ def test_an_estimator_of_ones_own_is_found_beside_its_runs_file(explain, tmp_pat
     assert why["again"]["problem"] == ""
     assert [number["now"] for number in why["again"]["numbers"]] == [1.0, 2.0]
     assert why["call"]["advantage_because"].endswith("(Two rewards); its reward: 1")
+
+
+async def test_of_a_part_of_a_long_trace_no_place_in_a_row_is_told(monkeypatch):
+    monkeypatch.setattr(trace_reader, "MOST_SPANS", 1)
+    store = InMemoryLightningStore()
+    one, _ = await step(store, "final", [*FIRST, *SECOND], [call_span(5, [10], [6])])
+    for read, place in ((None, (0, 2)), (Part(), (None, None))):
+        shown = await show(store, one, read=read)
+        found = await explain_token(store, shown.chain, f"{1:016x}", 0)
+        assert (found.bin.name, found.bin.row, found.bin.position) == ("trained", *place)

@@ -52,8 +52,7 @@ async def explain_token(
             f"{'there is no such call' if call is None else f'its answer has {len(ids)}'}. See: "
             f"agl show {chain.rollout.rollout_id} --tokens"
         )
-    line, where = chain.whole.lines.get(call_id), _place_of(chain, call_id, place)
-    part = chain.part
+    line, part = chain.whole.lines.get(call_id), chain.part
     items = [] if part is None else calls_of(part)
     item = next((one for one in items if one.call_id == call_id), None)
     run = await get_run(store, part.run) if part is not None and part.run is not None else None
@@ -66,7 +65,7 @@ async def explain_token(
         group=None if item is None else _group(chain, item),
         num_shared=_num_shared(got, len(ids)),
         num_calls=_num_sharing(chain, got),
-        bin=_bin(part, line, *where),
+        bin=_bin(chain, line, place),
         step=None if part is None else _step(chain, part, call, run, options),
     )
     found = replace(found, terms=terms_of(found, options))
@@ -75,15 +74,6 @@ async def explain_token(
             found, again=await recompute(store, run, options, chain, item, got.estimator)
         )
     return found
-
-
-def _place_of(chain: Chain, call_id: str, place: int) -> tuple[int | None, int | None]:
-    """The row that a token of a call is in, and its position there."""
-    for row in chain.whole.rows if chain.trace.is_whole else ():  # else they are not all rows
-        for line in row.calls:
-            if line.call_id == call_id and line.tokens:
-                return row.number, line.tokens[0] + place
-    return None, None
 
 
 def _num_shared(line: CallLine, num_tokens: int) -> int:
@@ -136,7 +126,11 @@ def _left_out(one: Rollout, part: LedgerPart) -> str:
     return f"it ended as {one.status}" if one.status != "succeeded" else "it is compared elsewhere"
 
 
-def _bin(part: LedgerPart | None, line: CallLine | None, row: int | None, at: int | None) -> Bin:
+def _bin(chain: Chain, line: CallLine | None, place: int) -> Bin:
+    part, row, at = chain.part, None, None
+    if line is not None and line.tokens and chain.trace.is_whole:  # else they are not all rows
+        row = next(one.number for one in chain.whole.rows if line in one.calls)
+        at = line.tokens[0] + place
     if part is None or line is None:
         return Bin("open", because="no algorithm has accounted for it", row=row, position=at)
     if line.excluded is not None:
