@@ -261,12 +261,9 @@ def run_tests(session: nox.Session, *options: str) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """agl-agentlightning and the real agentlightning 0.3.0, each with the other's servers.
-
-    The page over a store of theirs needs the system's Chromium.
-    """
+    """agl-agentlightning and the real agentlightning 0.3.0, each with the other's servers."""
     python = install_original(session)
-    install(session, CORE, "agl-agentlightning", "agl-ui[test]", *TEST_TOOLS)
+    install(session, CORE, "agl-agentlightning", *TEST_TOOLS)
     env = {**QUIET, "AGL_PEER_PYTHON": python}
     tests = ("mixed_run", "server_of_0_1_with_the_original")
     files = [f"tests/compat/test_{name}.py" for name in tests]
@@ -745,8 +742,7 @@ def nightly(session: nox.Session) -> None:
     containers         agents in real containers, and trials of Harbor in them
     vllm               the engine component, the gateway and a run with the real vLLM
     ray                the strategy on a real Ray cluster, whose nodes are killed
-    peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run, and
-                       the web page over a store of 0.3.0
+    peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run
     tracers            every tracer on every framework, and the page that says what they capture
     trackers           every tracker with its real library
     examples           the agents of examples/ with their frameworks, and what trains them
