@@ -122,8 +122,8 @@ def test_run_is_found_in_the_store_that_the_file_names(agl):
     [
         ({"options": ["algorithm.rate=0.2"]}, "algorithm.rate: 0.1 then, 0.2 now"),
         ({"tasks.jsonl": '{"x": 1}\n'}, "train tasks: 2 tasks .* then, 1 tasks .* now"),
-        ({"runs_agent.py": f"{AGENT}\n# more\n"}, "the agent's source file: .* then, .* now"),
-        ({"runs_learn.py": f"{LEARN}\n# -loss\n"}, "the algorithm's source file: .* then, .* now"),
+        ({"runs_agent.py": f"{AGENT}\nmore = 1\n"}, "the agent's source file: .* then, .* now"),
+        ({"runs_learn.py": f"{LEARN}\nloss = 1\n"}, "the algorithm's source file: .* then, .* now"),
         ({"options": ["algorithm.steps=1"]}, "algorithm.steps: 2 then, 1 now"),
     ],
     ids=["option", "data", "agent", "algorithm", "fewer steps"],

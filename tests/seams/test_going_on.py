@@ -343,7 +343,7 @@ def test_no_group_has_rollouts_of_two_agents(starts, caplog) -> None:
     with pytest.raises(AlgorithmError, match="machine dies"):
         starts.start(checkpoints=1)
     starts.dies_at_version = None
-    starts.agent_source = f"# mended\n{AGENT}"
+    starts.agent_source = f"mended = 1\n{AGENT}"
     with pytest.raises(ConfigError, match="the agent's source file"):
         starts.start(checkpoints=1)
     starts.start(checkpoints=1, force=True)
@@ -396,7 +396,7 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
 @pytest.mark.parametrize("killed_in", ["set_aside", "mark_lost", "write_generation"])
 def test_a_start_killed_as_it_goes_back_is_as_if_it_had_not_been(starts, monkeypatch, killed_in):
     starts.start(steps=4, checkpoints=2)
-    starts.agent_source = f"# mended\n{AGENT}"
+    starts.agent_source = f"mended = 1\n{AGENT}"
     back = {"force": True, "resume_from": str(starts.folder / "run/checkpoints/step-000002")}
 
     def kill(*args: Any) -> None:

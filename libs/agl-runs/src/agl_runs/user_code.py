@@ -1,5 +1,6 @@
 """The code of a run's user: its source files, and where in it an error was raised."""
 
+import ast
 import functools
 import hashlib
 import inspect
@@ -85,8 +86,20 @@ def digests_of(objects: Mapping[str, object], config: Mapping[str, Any]) -> dict
 
 
 def digest_of(*files: Path) -> str:
-    """What tells files from others."""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    """What tells files from others, as code; ``resume`` and ``force`` of a script do not count."""
+    return hashlib.sha256(b"".join(map(_code, files))).hexdigest()[:16]
+
+
+def _code(file: Path) -> bytes:
+    content = file.read_bytes()
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return content
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            node.keywords = [one for one in node.keywords if one.arg not in ("resume", "force")]
+    return ast.dump(tree).encode()
 
 
 def _named(values: Any, name: str = "") -> Iterator[tuple[str, Any]]:
