@@ -97,6 +97,32 @@ def test_a_rule_says_why_and_which_rewards_do_not_count(trace):
     assert result.rows[1].credits[0].because == "the rewards of this call: 1 + 0.5 = 1.5"
 
 
+class LastCall(agl.CreditRule):
+    """As authors write one: it does not say where a reward is from."""
+
+    uses_intermediate = False
+
+    def assign(self, calls, spans):
+        reward = agl.find_final_reward(spans)
+        return [Credit(reward=None)] * (len(calls) - 1) + [Credit(reward=reward)]
+
+
+def test_the_reward_of_a_rule_that_takes_the_final_one_is_used(trace):
+    play(trace, *THREE)
+    result = TraceToRows(credit=LastCall()).adapt(trace.spans)
+    assert result.rows[0].credits[0].sources == [trace.spans[4].span_id]
+    assert excluded_rewards(trace, LastCall()) == {trace.spans[1].span_id: "superseded_reward"}
+
+
+def test_a_reward_that_a_rule_may_have_used_is_not_said_to_be_unused(trace, monkeypatch):
+    monkeypatch.setattr(LastCall, "uses_intermediate", True)
+    play(trace, *THREE)
+    ledger = TraceToRows(credit=LastCall()).adapt(trace.spans).ledger
+    why = {one.detail for one in ledger.exclusions if one.kind == "reward"}
+    assert len(why) == 1
+    assert why.pop().endswith("does not name it as a source of a credit")
+
+
 def test_a_linked_reward_goes_to_its_call_whenever_it_comes(trace):
     first = trace.gateway([1], [2], response_id="c-1")
     trace.gateway([3], [4], response_id="c-2")

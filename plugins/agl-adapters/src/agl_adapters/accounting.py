@@ -19,6 +19,11 @@ OF_ANSWERS: frozenset[ExclusionReason] = frozenset(
 """Reasons that are those of one answer, and not of the call."""
 
 
+def source_of_final_reward(spans: Sequence[Span]) -> list[str]:
+    """The id of the span that has the final reward of an attempt; none if it has no reward."""
+    return [one.span.span_id for one in rewards_of(spans) if one.problem is None][-1:]
+
+
 def account_for_rewards(
     calls: Sequence[ModelCall],
     credits: Sequence[Credit],
@@ -29,6 +34,7 @@ def account_for_rewards(
     """Put each reward of an attempt that is used into its bin: used by the rule, or why not."""
     used = {span_id for credit in credits for span_id in credit.sources}
     rewards, order = all_rewards_of(spans), places(spans)
+    is_told = all(credit.sources for credit in credits if credit.reward is not None)
     counting = {one.span.span_id for one in rewards_of(spans)}
     last_used = max((n for n, one in enumerate(rewards) if one.span.span_id in used), default=-1)
     for number, reward in enumerate(rewards):
@@ -49,8 +55,10 @@ def account_for_rewards(
             why = ("reward_before_call", "it came before the answer to the first call")
         elif number < last_used:
             why = ("superseded_reward", f"the rule {rule!r} took a later reward of the attempt")
-        else:
+        elif is_told:
             why = ("unused_reward", f"the rule {rule!r} gave it to no call")
+        else:
+            why = ("unused_reward", f"the rule {rule!r} does not name it as a source of a credit")
         ledger.exclude(_exclusion_of_reward(span, *why))
 
 

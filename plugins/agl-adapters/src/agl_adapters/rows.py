@@ -7,7 +7,13 @@ from typing import Any, Literal, get_args
 from agl.errors import ConfigError
 from agl.types import Attempt, Span
 from agl.utils.checks import check_choice, check_numbers
-from agl_adapters.accounting import account_for_rewards, exclude_all, leave_out, used_answer
+from agl_adapters.accounting import (
+    account_for_rewards,
+    exclude_all,
+    leave_out,
+    source_of_final_reward,
+    used_answer,
+)
 from agl_adapters.air import AutoRewards
 from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
 from agl_records.calls.attempts import unused_attempts
@@ -19,7 +25,7 @@ from agl_records.calls.reader import (
 )
 from agl_records.calls.sources.fields import OUTPUT_TYPE
 from agl_records.calls.span_tree import ordered
-from agl_records.credit import CreditRule, credits_of
+from agl_records.credit import CreditRule, GroupRule, credits_of
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet, common_length, extend, new_row
 from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
@@ -162,9 +168,19 @@ class TraceToRows(RowsAdapter):
             spans = ordered([*spans, *self.air.rewards(spans)])
         rollout_id = spans[0].rollout_id if spans else ""
         credits = credits_of(self.credit, self.credit_name, calls, spans, rollout_id)
-        account_for_rewards(calls, credits, spans, self.credit_name, result.ledger)
+        is_final = not (self.credit.uses_intermediate or isinstance(self.credit, GroupRule))
+        final = source_of_final_reward(spans) if is_final else []
         # A rule may give one and the same credit to many calls.
-        named = {id(c): c.model_copy(update={"rule": self.credit_name}) for c in credits}
+        named = {
+            id(c): c.model_copy(
+                update={
+                    "rule": self.credit_name,
+                    "sources": c.sources or (final if c.reward is not None else []),
+                }
+            )
+            for c in credits
+        }
+        account_for_rewards(calls, list(named.values()), spans, self.credit_name, result.ledger)
         cut = self._cut_off(calls) if self.truncated == "exclude" else None
         made: list[TrainingRow] = []
         rows: defaultdict[str | None, list[TrainingRow]] = defaultdict(list)
