@@ -356,6 +356,13 @@ async def test_a_run_without_tasks_or_gateway_or_with_a_used_folder_is_refused(g
         await algorithm.run(["one"])
 
 
+@pytest.mark.parametrize("adapter", ["messages", "triplet"])
+def test_an_adapter_that_makes_no_rows_is_refused_before_anything_runs(grpo, adapter):
+    trainer = agl.Trainer(algorithm=grpo(), adapter=adapter, strategy="shm")
+    with pytest.raises(agl.AglError, match=r"GRPO: it learns from training rows, and \w+\.adapt"):
+        trainer.fit(agl.rollout(says_red), ["one"])
+
+
 @pytest.mark.parametrize(("option", "value"), [("every", 1), ("copies", 2), ("temperature", 1.0)])
 async def test_evaluations_without_tasks_are_refused(line, grpo, tmp_path, option, value):
     given = {"evaluation": {option: value}}

@@ -10,6 +10,7 @@ A trainer has a run (``agl_learning.run``), a source of experience (``trainer.so
 """
 
 import asyncio
+import inspect
 import logging
 import sys
 from abc import abstractmethod
@@ -298,6 +299,11 @@ class Training(Algorithm):
 
     async def clear_leftovers(self, store: LightningStore) -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
+        if "attempts" not in inspect.signature(adapt := self.get_adapter().adapt).parameters:
+            raise ConfigError(
+                f"{self.title}: it learns from training rows, and {adapt.__qualname__} makes none. "
+                "Use the adapter 'rows', or leave the adapter out"
+            )
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
         origin = self.origin = await asyncio.to_thread(self.find_start)
         await cancel_dead_starts(store, origin.folder, origin.home)
