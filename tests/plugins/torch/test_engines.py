@@ -331,3 +331,19 @@ async def test_a_replica_that_cannot_read_its_weights_is_started_anew_with_them(
         with pytest.raises(AlgorithmError, match="'vllm' does not run"):
             await asyncio.to_thread(update)
     assert not server_processes()
+
+
+def test_a_server_is_started_with_what_was_given_and_nothing_else(monkeypatch, tmp_path):
+    started = []
+    start = lambda name, command, log, **about: started.append((command(7), log))  # noqa: E731
+    monkeypatch.setattr(engines, "serve_child", start)
+    given = (tmp_path / "serving", tmp_path / "vllm.log", print, ("--more",), 60)
+    options = {"seed": None, "dtype": "bfloat16"}
+    lora = {"base": "maker/model", "lora_rank": 9}
+    EngineServer("vllm", *given, options, shares_gpu=False, **lora)._start(0, 7)
+    ((command, log),) = started
+    assert (command[command.index("serve") + 1], log) == ("maker/model", tmp_path / "vllm.log")
+    assert {"--seed", "--enable-sleep-mode"}.isdisjoint(command)
+    assert "--dtype bfloat16" in " ".join(command)
+    assert "--max-lora-rank 16 --lora-modules policy=" in " ".join(command)
+    assert command[-1] == "--more"
