@@ -49,7 +49,6 @@ class ChatApp(ModelApp[FormRequest]):
     ) -> None:
         super().__init__(model_name, api_key)
         self._sampler = sampler
-        self._tokenizer = sampler.tokenizer
         self._forms = Forms(sampler.tokenizer, sampler.vocabulary_size, sampler.end_token_ids)
         self._weights = weights
         self._max_model_tokens = max_model_tokens
@@ -74,7 +73,7 @@ class ChatApp(ModelApp[FormRequest]):
 
     def prompt(self, request: FormRequest) -> list[int]:
         """Its messages and tools by the model's chat template."""
-        return render_prompt(self._tokenizer, request, request.used_tools)
+        return render_prompt(self._sampler.tokenizer, request, request.used_tools)
 
     async def answer(self, request: FormRequest, scope: Scope, send: Send) -> None:
         """Sample the choices of a request."""
@@ -124,6 +123,7 @@ class ChatApp(ModelApp[FormRequest]):
         version: str,
     ) -> Piece:
         text, calls, reason = completion.text, [], completion.finish_reason
+        decode = self._sampler.tokenizer.decode if request.logprobs else None
         if request.used_tools:
             text, calls = split_calls(text, sampling.prompt_token_ids, index)
         return Piece(
@@ -131,18 +131,13 @@ class ChatApp(ModelApp[FormRequest]):
             text=text,
             token_ids=completion.token_ids,
             logprobs=completion.logprobs,
-            token_texts=self._token_texts(request, completion.token_ids),
+            token_texts=[decode([one]) for one in completion.token_ids] if decode else None,
             finish_reason="tool_calls" if calls and reason == "stop" else reason,
             stop_reason=completion.stop_reason,
             version=version,
             num_tokens=len(completion.token_ids),
             tool_calls=calls,
         )
-
-    def _token_texts(self, request: FormRequest, token_ids: list[int]) -> list[str] | None:
-        if not request.logprobs:
-            return None
-        return [self._tokenizer.decode([token_id]) for token_id in token_ids]
 
     async def _answer_in_chunks(
         self,
@@ -156,6 +151,7 @@ class ChatApp(ModelApp[FormRequest]):
             asyncio.create_task(self._sample(one), name="agl-stream") for one in stream.requests
         ]
         ended: list[Piece] = []
+        decode = self._sampler.tokenizer.decode if request.logprobs else None
         try:
             await begin(send, 200, EVENTS)
             for index in range(len(sampling)):
@@ -166,7 +162,7 @@ class ChatApp(ModelApp[FormRequest]):
                     text=text,
                     token_ids=[token_id],
                     logprobs=[logprob],
-                    token_texts=self._token_texts(request, [token_id]),
+                    token_texts=[decode([token_id])] if decode else None,
                 )
                 await _write(send, writer.chunk(piece))
             for index, task in enumerate(tasks):

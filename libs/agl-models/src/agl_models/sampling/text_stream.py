@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from agl_models.sampling.sequences import SamplingRequest, TokenSink
+from agl_models.sampling.sequences import SamplingRequest
 
 _Token = tuple[int, int, float]
 """Index of the choice, token id, log-probability."""
@@ -39,14 +40,11 @@ class TextStream:
         self._sent = [0 for _ in requests]
         loop = asyncio.get_running_loop()
 
-        def reporter(index: int) -> TokenSink:
-            def report(token_id: int, logprob: float) -> None:
-                loop.call_soon_threadsafe(self._queue.put_nowait, (index, token_id, logprob))
-
-            return report
+        def report(index: int, token_id: int, logprob: float) -> None:
+            loop.call_soon_threadsafe(self._queue.put_nowait, (index, token_id, logprob))
 
         self.requests = [
-            replace(request, on_token=reporter(index)) for index, request in enumerate(requests)
+            replace(one, on_token=partial(report, index)) for index, one in enumerate(requests)
         ]
 
     async def tokens(
