@@ -1,9 +1,10 @@
 """What came of a step then and now: accounts are compared item by item."""
 
-from agl.types import EnqueueRolloutRequest
+from agl.types import EnqueueRolloutRequest, Rollout
 from agl_learning.advantages.weighing import WeighingOptions, weigh
+from agl_learning.collect.step_metrics import Totals
 from agl_learning.trainer.comparison import Replay
-from agl_records.ledger.ledger import save_ledger
+from agl_records.ledger.ledger import Ledger, save_ledger
 
 from .rollouts_by_hand import leave_out, make_collected, make_ended
 
@@ -22,6 +23,10 @@ async def test_what_only_one_of_two_accounts_has_is_named(memory_store):
     ids = [one.rollout_id for one in rollouts]
     before = of_step(ids, "gone")
     await save_ledger(memory_store, before.ledger, before.rollouts, step=4, run="run")
+    totals = await Totals.counting(memory_store, "run")
+    totals.add([Rollout(rollout_id="c", input=None, start_time=0.0, status="failed")], Ledger())
+    sums = {"rollouts": 3, "rollouts_failed": 1, "calls": 3, "calls_trained": 2}
+    assert totals.summary() == {**sums, "calls_excluded": {"judge": 1}}
     for now, place in (of_step(ids, "gone"), ""), (of_step(ids), f"gone of rollout {ids[0]}"):
         told = Replay(4, 3, True)
         await told.compare_accounts(memory_store, "run", now)

@@ -278,7 +278,7 @@ class Groups:
             generation=self.generation.number,
             version=trained_in,  # a step of verl makes the version of its number
         )
-        self.totals.add(collected)
+        self.totals.add(collected.rollouts, collected.ledger)
 
 
 def _train(

@@ -8,6 +8,7 @@ from typing import Any
 
 from agl.store.base import LightningStore
 from agl.store.queries import PAGE
+from agl.types import Rollout
 from agl_learning.collect.failure_bias import failure_metrics
 from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_learning.collect.results import Collected, Ended
@@ -70,12 +71,6 @@ class Totals:
     def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.counts: Counter[str] = Counter(counts or {})
 
-    def add(self, collected: Collected) -> None:
-        """Add what was collected; its ledger must be complete."""
-        rollouts = collected.rollouts
-        failed = sum(rollout.status == "failed" for rollout in rollouts)
-        self._add(len(rollouts), failed, collected.ledger)
-
     @classmethod
     async def counting(cls, store: LightningStore, run: str) -> "Totals":
         """What a store's ledger counts of a run, by earlier starts too; without the lost."""
@@ -84,14 +79,13 @@ class Totals:
         for start in range(0, len(parts), PAGE):
             page = parts[start : start + PAGE]
             ids = [part.rollout_id for part in page]
-            rollouts = await store.query_rollouts(rollout_id_in=ids)
-            failed = sum(rollout.status == "failed" for rollout in rollouts)
-            totals._add(len(page), failed, Ledger.of_parts(page))
+            totals.add(await store.query_rollouts(rollout_id_in=ids), Ledger.of_parts(page))
         return totals
 
-    def _add(self, rollouts: int, failed: int, ledger: Ledger) -> None:
-        self.counts["rollouts"] += rollouts
-        self.counts["rollouts_failed"] += failed
+    def add(self, rollouts: Sequence[Rollout], ledger: Ledger) -> None:
+        """Add what was collected; the ledger is that of these rollouts, and complete."""
+        self.counts["rollouts"] += len(rollouts)
+        self.counts["rollouts_failed"] += sum(one.status == "failed" for one in rollouts)
         self.counts["calls"] += len(ledger.calls)
         self.counts["calls_trained"] += len(ledger.trained)
         for reason, count in ledger.reasons().items():

@@ -153,7 +153,7 @@ class Session:
             generation=self.generation.number,
             version=version,
         )
-        self.totals.add(collected)
+        self.totals.add(collected.rollouts, collected.ledger)
 
 
 def _check_same(state: Any, back: Any) -> None:
