@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import Future, InvalidStateError
-from typing import NamedTuple
 
 from agl_models.sampling.sequences import Completion, Sampled, Sampler, SamplingRequest
+
+Answered = tuple[Completion, str]
+"""What was sampled, and the version of the weights that made all of it."""
 
 
 class Weights:
@@ -56,13 +58,6 @@ class Weights:
                 self.version += self._has_changed
                 self._is_used = self._has_changed = False
                 self._condition.notify_all()
-
-
-class Answered(NamedTuple):
-    """A completion, and the version of the weights that made all of it."""
-
-    completion: Completion
-    version: str
 
 
 class Batcher:
@@ -126,7 +121,7 @@ class Batcher:
             over = self._sampler.step(may_join=not self._weights.num_wanting)
             for running in over:
                 if future := self._futures.pop(running, None):
-                    _tell(future, running.error or Answered(running.completion, version))
+                    _tell(future, running.error or (running.completion, version))
             if self._sampler.is_idle and (self._weights.num_wanting or not self._futures):
                 return
 
