@@ -153,7 +153,8 @@ class Collector:
         Args:
             rollout_ids: (position of its task in the request, id) of each rollout that counts, in
                 their order.
-            lost: Ids of those that ran once more; see ``Collected``. None of all is ``missing``.
+            lost: Ids of those that ran once more; see ``Collected``. The store must have all of
+                these rollouts: ask ``missing`` before.
         """
         start = time.perf_counter()
         self.reader.check_model()

@@ -203,10 +203,6 @@ class Training(Algorithm):
         """How long the model has sampled in this start; 0 where its server does not say."""
         return 0.0
 
-    def idle_metrics(self, seconds: float) -> dict[str, float]:
-        """Of the time in which nothing was computed, for rollouts had not ended."""
-        return {}
-
     async def after_step(self, number: int, collected: Collected, trained: bool) -> None:
         """Look whether the run is to go on.
 

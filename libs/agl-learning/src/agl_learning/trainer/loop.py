@@ -156,7 +156,7 @@ class Loop:
             "step": number,
             "generation": session.generation.number,
             **learned.metrics,
-            **training.idle_metrics(idle),
+            **({"time/idle": idle} if self._source.runs_ahead else {}),
             **({"time/sampling": sampled} if sampled else {}),
             "time/step": end - start,
         }

@@ -305,9 +305,6 @@ class OnlineTraining(Training):
             **(self._lags if self.max_staleness else refilled),
         }
 
-    def idle_metrics(self, seconds: float) -> dict[str, float]:
-        return {"time/idle": seconds} if self.max_staleness else {}
-
     def saves_after(self, number: int, last: bool, asked: bool) -> bool:
         is_due = asked or number % (self.checkpoints.every or number + 1) == 0
         return last or (is_due and self._ending.idle_steps == 0)  # idle steps may be given up

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from agl.errors import ConfigError, StoppedError
 from agl_learning.advantages.estimator_option import ACROSS_TASKS
@@ -44,6 +44,8 @@ class Runners(Protocol):
 class Source:
     """Where a loop gets what its steps learn from; nothing is under way between steps."""
 
+    runs_ahead: ClassVar[bool] = False
+    """Whether rollouts run while a step is trained, so that waiting for them is idle time."""
     runners: Runners
     tasks: Tasks
     groups: int
@@ -141,6 +143,7 @@ class Ahead(Source):
     Source: asynchronous reinforcement learning with bounded staleness (AReaL, arXiv:2505.24298).
     """
 
+    runs_ahead = True
     max_staleness: int
     """S."""
     steps: int
