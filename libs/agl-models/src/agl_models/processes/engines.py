@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -209,7 +209,6 @@ def check_server(owner: str, name: str, deterministic: bool, max_staleness: int)
         )
 
 
-@dataclass(eq=False)
 class EngineServer:
     """A server of its own for the model in training.
 
@@ -231,35 +230,39 @@ class EngineServer:
             serve. The only one is not started anew: its end ends the run.
     """
 
-    name: str
-    folder: Path
-    log: Path
-    write: Callable[[Path], None]
-    arguments: Sequence[str]
-    timeout_seconds: float
-    options: Mapping[str, Any]
-    _: KW_ONLY
-    shares_gpu: bool
-    base: str | Path | None = None
-    lora_rank: int = 0
-    replicas: int = 1
-
-    def __post_init__(self) -> None:
-        self._engine, log = ENGINES[self.name], self.log
-        self._logs = [log.with_stem(f"{log.stem}-{number}") for number in range(self.replicas)]
-        if self.replicas == 1:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        log: Path,
+        write: Callable[[Path], None],
+        arguments: Sequence[str],
+        timeout_seconds: float,
+        options: Mapping[str, Any],
+        *,
+        shares_gpu: bool,
+        base: str | Path | None = None,
+        lora_rank: int = 0,
+        replicas: int = 1,
+    ) -> None:
+        self._name, self._engine = name, ENGINES[name]
+        self._folder, self._write = folder, write
+        self._logs = [log.with_stem(f"{log.stem}-{number}") for number in range(replicas)]
+        if replicas == 1:
             self._logs = [log]
-        known = [self._engine.memory_flag] if self.shares_gpu else []
+        self._shares_gpu, self._model = shares_gpu, str(base or folder)
+        self._options = {name: value for name, value in options.items() if value is not None}
+        known = [self._engine.memory_flag] if shares_gpu else []
         self._update = self._engine.model
-        if self.base is not None:
+        if base is not None:
             assert self._engine.adapter is not None
             self._update = self._engine.adapter
-            rank = next((one for one in LORA_RANKS if one >= self.lora_rank), self.lora_rank)
+            rank = next((one for one in LORA_RANKS if one >= lora_rank), lora_rank)
             # The adapter has the name that is asked for, so the model under it needs another.
             known += ["--served-model-name", f"{MODEL_NAME}-base", "--enable-lora"]
-            known += ["--max-lora-rank", str(rank), "--lora-modules", f"{MODEL_NAME}={self.folder}"]
-        self._arguments = [*known, *self.arguments]
-        self._cards = find_cards(self.replicas)
+            known += ["--max-lora-rank", str(rank), "--lora-modules", f"{MODEL_NAME}={folder}"]
+        self._arguments, self._timeout_seconds = [*known, *arguments], timeout_seconds
+        self._cards = find_cards(replicas)
         self._replicas: list[Replica] = []
         self._weights_stay = threading.Lock()
 
@@ -270,7 +273,7 @@ class EngineServer:
         Raises:
             AlgorithmError: It ended, or was not ready in time.
         """
-        self.write(self.folder)
+        self._write(self._folder)
         count = len(self._cards)
         given = (MAX_RESTARTS if count > 1 else 0, self._weights_stay)
         self._replicas = [Replica(partial(self._start, n), *given) for n in range(count)]
@@ -285,23 +288,19 @@ class EngineServer:
             self._replicas = []
 
     def _start(self, number: int, port: int) -> AbstractAsyncContextManager[Served]:
-        options, environment = dict(self.options), self._engine.environment
-        if options.get("seed") is not None:  # equal seeds would give every replica the same luck
+        options, environment = dict(self._options), self._engine.environment
+        if "seed" in options:  # equal seeds would give every replica the same luck
             options["seed"] = (options["seed"] + number * 1_000_003) % 2**32
         if (card := self._cards[number]) is not None:
             environment = {**environment, "CUDA_VISIBLE_DEVICES": card}
-        given = [(self._engine.options[name], value) for name, value in options.items()]
-        known = [str(part) for option in given if option[1] is not None for part in option]
+        given = [(self._engine.options[name], str(value)) for name, value in options.items()]
+        known = [part for option in given for part in option]
         return serve_child(
-            self.name,
-            lambda port: [
-                *self._engine.command(str(self.base or self.folder), port),
-                *known,
-                *self._arguments,
-            ],
+            self._name,
+            lambda port: [*self._engine.command(self._model, port), *known, *self._arguments],
             self._logs[number],
             port=port,
-            timeout_seconds=self.timeout_seconds,
+            timeout_seconds=self._timeout_seconds,
             environment=environment,
         )
 
@@ -327,7 +326,7 @@ class EngineServer:
         with self._weights_stay:
             self._tell(self._update.before)
             yield
-            self.write(self.folder)
+            self._write(self._folder)
             self._tell(self._update.after)
             for replica in (one for one in self._replicas if one.served):
                 replica.restarts = 0
@@ -346,15 +345,15 @@ class EngineServer:
         """Why a replica does not do what it is told; empty if it does."""
         replica = self._replicas[number]
         if replica.served is None:
-            return f"server {self.name!r} does not run (its log is {self._logs[number]})"
+            return f"server {self._name!r} does not run (its log is {self._logs[number]})"
         for path, body, is_of_memory in calls:
-            if is_of_memory and not self.shares_gpu:
+            if is_of_memory and not self._shares_gpu:
                 continue
-            filled = json.dumps(body).replace('"{folder}"', json.dumps(str(self.folder)))
+            filled = json.dumps(body).replace('"{folder}"', json.dumps(str(self._folder)))
             request = urllib.request.Request(
                 f"{replica.url}{path}", filled.encode(), {"content-type": "application/json"}
             )
-            why = f"server {self.name!r} failed at POST {path} (its log is {self._logs[number]})"
+            why = f"server {self._name!r} failed at POST {path} (its log is {self._logs[number]})"
             try:
                 with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
                     said = answer.read()
