@@ -27,15 +27,13 @@ from agl_records.types import Advantage
 def estimate(
     estimator: EstimatorFunction,
     members: Sequence[tuple[Ended, list[tuple[int, TrainingRow]]]],
-    compared_N: Sequence[Sequence[Sequence[Advantage]]],
     options: Any,
     foreseen: Foreseen | None,
 ) -> list[list[Estimated]]:
     """Advantages by an estimator, that of ``options``, per rollout and row.
 
     ``members`` are at least one rollout with its usable rows, each with its place among all;
-    siblings follow each other. ``compared_N`` has, per rollout and row, one advantage per call,
-    whose sentence is about its reward. ``foreseen`` has the rows in their order here.
+    siblings follow each other. ``foreseen`` has the rows in their order here.
 
     Raises:
         ConfigError: The credits tell calls apart that it does not, or one of your own gives what
@@ -87,14 +85,13 @@ def estimate(
     text = f"{name} ({describe_estimator(name)})"
     penalties_N: list[float] = inputs.penalties_NT.sum(-1).tolist()  # pyright: ignore
     is_penalised = model.penalties is not None and name != "reverse_kl"  # which takes them alone
-    if is_penalised:
-        rows_N = [
-            [_with_penalty(row, penalty) for _, row in numbered]
-            for (_, numbered), penalty in zip(members, penalties_N, strict=True)
+    compared_N: list[list[list[Advantage]]] = []  # for their sentences about the rewards
+    for _, siblings in groupby(zip(members, penalties_N, strict=True), lambda one: one[0][0].group):
+        rows_G = [
+            [_with_penalty(row, penalty) if is_penalised else row for _, row in numbered]
+            for (_, numbered), penalty in siblings
         ]
-        pairs = groupby(zip(members, rows_N, strict=True), lambda pair: pair[0][0].group)
-        groups = [[rows for _, rows in siblings] for _, siblings in pairs]
-        compared_N = [of_rows for rows_G in groups for of_rows in sibling_advantages(rows_G)]
+        compared_N += sibling_advantages(rows_G)
     estimated_N: list[list[Estimated]] = []
     for n, (calls, compared) in enumerate(zip(calls_N, compared_N, strict=True)):
         rest, of_rows = iter(calls), list[Estimated]()

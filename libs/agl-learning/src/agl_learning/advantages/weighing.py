@@ -182,14 +182,7 @@ def weigh(
         if options.estimator.type != DEFAULT:
             numbered = sorted(numbered, key=itemgetter(0))  # some need them in time
         groups.setdefault(one.group, []).append((one, numbered))
-    members: list[Usable] = []
-    compared_N: list[list[list[Advantage]]] = []
-    for siblings in groups.values():
-        rows_G = [[row for _, row in numbered] for _, numbered in siblings]
-        members += siblings
-        compared_N += sibling_advantages(rows_G, options.estimator.normalise_std)
-    estimated_N = [[Estimated(of_row) for of_row in of_rows] for of_rows in compared_N]
-    equal = "its reward equals the mean of its group"
+    members = [one for siblings in groups.values() for one in siblings]
     rows = [row for _, numbered in members for _, row in numbered]
     foreseen = foresee(rows) if foresee is not None and rows else None
     if rows and (foreseen is not None or options.estimator.type != DEFAULT):
@@ -197,8 +190,15 @@ def weigh(
         from agl_learning.advantages.estimators import find_estimator
 
         estimator = find_estimator(options.estimator.type)
-        estimated_N = estimate(estimator, members, compared_N, options, foreseen)
+        estimated_N = estimate(estimator, members, options, foreseen)
         equal = "its advantage is zero"
+    else:
+        estimated_N = list[list[Estimated]]()
+        for siblings in groups.values():
+            rows_G = [[row for _, row in numbered] for _, numbered in siblings]
+            compared_G = sibling_advantages(rows_G, options.estimator.normalise_std)
+            estimated_N += [[Estimated(of_row) for of_row in of_rows] for of_rows in compared_G]
+        equal = "its reward equals the mean of its group"
     weighed: list[Weighed] = []
     kept_N, left_out = _trained(members, estimated_N, options, is_whole)
     for (_, numbered), of_rows, kept_D in zip(members, estimated_N, kept_N, strict=True):
