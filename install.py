@@ -19,6 +19,8 @@ from shutil import which
 CLONE = Path(__file__).resolve().parent
 FOLDERS = {"agl-core": CLONE / "core", "agl-agentlightning": CLONE / "compat/agentlightning"}
 FOLDERS |= {path.name: path for path in CLONE.glob("[lp]*/agl-*")}
+OURS = re.compile(r"^agl_[\w-]+")
+"""Names of the index, where "agl_core" is "agl-core", too."""
 REQUIREMENT = re.compile(r"^(agl-[a-z]+)(?![\w-])(?:\[([\w,-]+)\])?")
 
 
@@ -26,9 +28,9 @@ def from_clone(*arguments: str) -> list[str]:
     """The arguments, and what they need of the clone, with folders for the names of our packages.
 
     Raises:
-        SystemExit: The clone has no package of such a name.
+        SystemExit: The clone has no package of such a name, or that no such extra.
     """
-    found = list(arguments)
+    found = [OURS.sub(lambda name: name[0].replace("_", "-"), each) for each in arguments]
     for argument in found:  # grows
         found += [need for need in _needs(argument) if need not in found]
     return [REQUIREMENT.sub(_in_folder, each) for each in found]
@@ -44,8 +46,11 @@ def _needs(argument: str) -> list[str]:
         return []
     project = tomllib.loads(pyproject.read_text("utf-8")).get("project", {})
     needs = list(project.get("dependencies", ()))
-    for extra in extras.removesuffix("]").split(","):
-        needs += project.get("optional-dependencies", {}).get(extra, [])
+    known = project.get("optional-dependencies", {})
+    for extra in filter(None, extras.removesuffix("]").split(",")):
+        if extra not in known:
+            sys.exit(f"{argument}: {name} has no extra {extra!r}; it has {', '.join(known)}")
+        needs += known[extra]
     found = [REQUIREMENT.match(need) for need in needs]
     return [one[0] for one in found if one is not None and one[1] in FOLDERS]
 

@@ -755,7 +755,7 @@ def nightly(session: nox.Session) -> None:
     pythons            the core on Python 3.12 and 3.13
     lowest             the core, and plugins, with the oldest packages that they allow
     benchmarks         each once and short, with 0.3.0 and another tree beside it
-    crash              200 kills of server and runners under load
+    crash              200 kills of server and runners under load, and 800 of PostgreSQL, too
     resume             50 kills of runs of every algorithm but verl, each of which goes on
     """
     failed: list[str] = []

@@ -4,6 +4,7 @@
 """
 
 import ast
+import importlib
 import inspect
 import itertools
 import json
@@ -11,7 +12,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 REPOSITORY = Path(__file__).parents[1]
 REFERENCE = Path(__file__).parent / "reference"
@@ -35,10 +36,28 @@ def attribute_doc(module: object, name: str) -> str:
     return ""
 
 
+def doc_of(package: str, name: str) -> str:
+    """What a public name is: its docstring, the text under it where it is made, or its value."""
+    value = getattr(importlib.import_module(package), name)
+    is_ours = getattr(value, "__module__", "").startswith("agl")
+    if is_ours and (inspect.isclass(value) or inspect.isfunction(value)):
+        return inspect.getdoc(value) or ""
+    homes = [one for key, one in [*sys.modules.items()] if f"{key}.".startswith(f"{package}.")]
+    for home in homes:
+        if name in vars(home) and (found := attribute_doc(home, name)):
+            return found
+    if get_origin(value) is Literal:
+        return f"One of {', '.join(f'`{one}`' for one in get_args(value))}."
+    if get_origin(value) is Annotated:
+        value = get_args(value)[0]
+    if get_origin(value) is None:
+        return inspect.getdoc(type(value)) or ""
+    parts = str(value).replace("collections.abc.", "").split(" | ")
+    return " or ".join(f"`{one.rpartition('.')[2]}`" for one in parts) + "."
+
+
 def public_names() -> str:
     """A table of ``agl.__all__`` and one of the names that live in plugins."""
-    import importlib
-
     import agl
     from agl.utils.catalogue import offered, public_names as names
 
@@ -57,18 +76,14 @@ def public_names() -> str:
     }
     for name in sorted(homes):
         home = homes[name]
-        module = importlib.import_module(home)
-        value = getattr(module, name)
-        own = inspect.isclass(value) or inspect.isfunction(value)
-        doc = inspect.getdoc(value) if own else attribute_doc(module, name)
-        lines.append(f"| `{name}` | `{home}` | {first_sentence(doc) or 'Alias; see its module.'} |")
+        lines.append(f"| `{name}` | `{home}` | {first_sentence(doc_of(home, name))} |")
     lines += [
         "\n## Names that live in plugins\n",
         "| name | component | package |",
         "|---|---|---|",
     ]
     for name, (group, entry) in sorted(names("components").items()):
-        kind = group.removeprefix("agl.").rstrip("s")
+        kind = group.removeprefix("agl.").replace("ies", "y").rstrip("s")
         distribution = offered(group)[entry].partition("[")[0]
         # No leading backtick: these are not part of ``agl.__all__``.
         lines.append(f"| agl.{name} | {kind} `{entry}` | `{distribution}` |")
@@ -184,7 +199,6 @@ SECTIONS = {
 
 def catalogue() -> str:
     """What all packages of the repository offer, for where they are not installed."""
-    import importlib
 
     offers: dict[str, dict[str, str]] = {}
     commands: dict[str, tuple[str, ...]] = {}

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from generate import doc_of, first_sentence
+
 REPOSITORY = Path(__file__).parents[1]
 LIBRARIES = ("agl_learning", "agl_records", "agl_views", "agl_models", "agl_torch")
 """Whose names authors import besides those of ``agl``."""
@@ -61,7 +63,7 @@ def _described(package: str, name: str) -> str:
     kind = "class" if inspect.isclass(value) else "function"
     if kind == "class" or inspect.isroutine(value):
         return f"```{{eval-rst}}\n.. auto{kind}:: {package}.{name}\n```\n"
-    return f"`{package}.{name}` is a value of type `{type(value).__name__}`.\n"
+    return f"`{package}.{name}`: {first_sentence(doc_of(package, name))}\n"
 
 
 def reading_ease(page: Path) -> float | None:

@@ -147,3 +147,15 @@ def test_without_pip_and_uv_it_says_what_to_do_after_it_has_read_the_names(tmp_p
 
     assert f"Run: python3 -m pip --python {python} install pip" in said("agl-core")
     assert said("agl-tirch").startswith("agl-tirch: not in this clone")
+
+
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        ("agl-core[grp]", "agl-core has no extra 'grp'; it has jinja, "),
+        ("agl_cor", "agl-cor: not in this clone, which has agl-adapters, "),  # a name of an index
+    ],
+)
+def test_what_the_clone_has_not_is_not_asked_of_an_index(package, says):
+    ended = python(CLONE / "install.py", package)
+    assert (ended.returncode, says in ended.stderr) == (1, True), ended.stderr
