@@ -93,7 +93,7 @@ def test_of_a_package_elsewhere_it_installs_what_that_needs_of_the_clone(tmp_pat
         name = "agl-mine"
         dependencies = ["agl-core~=0.1.0", "agl-records", "agl-other>=1", "click"]
         [project.optional-dependencies]
-        test = ["agl-testing[speed]~=0.1.0"]
+        test = ["agl-core[testing]~=0.1.0"]
     """
     (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,6 @@
 """``agl rederive``: a run of another one's rollouts, whose agent is not run again."""
 
 import asyncio
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from agl.types import Span
 from agl_runs.local_runs import runs_in
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
+from agl_runs.user_code import digest_of
 from agl_sqlite import SqliteLightningStore
 
 from .traces import add, call_of, filled, reward_span
@@ -124,7 +124,7 @@ def test_the_runs_name_each_other(agl, project):
     shown = json.loads(agl("runs", "show", new, "--json")[1])
     store = str(project / "agl-runs" / RUN / "store.db")
     assert shown["derived_from"] == {"run_id": RUN, "store": store}
-    source = hashlib.sha256((project / "my_rewards.py").read_bytes()).hexdigest()[:16]
+    source = digest_of(project / "my_rewards.py")
     reward = {"reward": "my_rewards:length", "reward_source": source}
     given = {"credit": "per_call", "adapter": "rows", "mode": None}
     assert shown["config"] == {**reward, **given}

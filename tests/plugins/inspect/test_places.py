@@ -89,10 +89,10 @@ def test_all_code_of_the_user_that_options_name_is_told_from_other_code(mine):
     names = ["algorithm", "environment", "estimator", "hooks.0"]
     before = digests_of({"algorithm": kind()}, options)
     assert sorted(before) == names
-    (mine / "my_kind.py").write_text(f"{CODE['my_kind']}#")
+    (mine / "my_kind.py").write_text(f"{CODE['my_kind']}\nmore = 1")
     after = digests_of({"algorithm": kind()}, options)
     assert [n for n in names if after[n] != before[n]] == names[:2]
-    (mine / "my_parts.py").write_text(f"{CODE['my_parts']}#")  # of a base
+    (mine / "my_parts.py").write_text(f"{CODE['my_parts']}\nmore = 1")  # of a base
     last = digests_of({"algorithm": kind()}, options)
     assert [n for n in names if last[n] != after[n]] == names
 

@@ -179,7 +179,7 @@ class _Worker:
     def answer(self) -> Any:
         try:
             said = json.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError):
+        except (EOFError, OSError, TypeError):  # the last one: closed meanwhile, as the proxy ends
             raise GatewayError("a worker of the LLM proxy has ended; its log says why") from None
         if "refused" in said:
             raise ConfigError(said["refused"])

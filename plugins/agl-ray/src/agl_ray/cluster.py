@@ -81,9 +81,12 @@ def main() -> None:
         known = RuntimeEnv.known_fields
         if unknown := sorted(job.runtime_env.keys() - known):
             raise ConfigError(f"runtime_env has no {unknown[0]!r}. Known: {', '.join(known)}")
+        options: Any = {"runtime_env": job.runtime_env, "logging_level": logging.WARNING}
+        if job.address == "local":
+            options["include_dashboard"] = False  # its processes may outlive the run
         for tries_left in (2, 1, 0):
             try:
-                ray.init(job.address, runtime_env=job.runtime_env, logging_level=logging.WARNING)
+                ray.init(job.address, **options)
                 break
             except ConnectionAbortedError:  # Ray's server for this client: ray-project/ray#63202
                 if not tries_left:
@@ -106,6 +109,9 @@ def _leave_with(run: Connection, connected: threading.Event) -> None:
                 run.recv()
                 run.send(AllEnded(None))
             os._exit(1)
+
+
+_ROOT = re.compile(r"^[\w.]+(?:Error|Exception): .+", re.M)
 
 
 class _Actors:
@@ -217,7 +223,11 @@ class _Actors:
             except asyncio.CancelledError:
                 why = "it did not end within graceful_timeout" if running else FINISHED
             except self._ray.exceptions.RayError as error:
-                why = " ".join(capped(str(getattr(error, "cause", error)), 800).split())
+                said = str(getattr(error, "cause", error))
+                why = " ".join(capped(said, 800).split())
+                # The first of several errors is behind the others, and amid what was left out.
+                if (root := _ROOT.search(said)) and root[0] not in why:
+                    why = f"{root[0]} ({why})"
             except Exception as error:
                 if actor is not None:  # Ray is lost, and what ran is nobody's fault
                     traceback.print_exc()

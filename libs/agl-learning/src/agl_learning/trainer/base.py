@@ -295,13 +295,15 @@ class Training(Algorithm):
 
     async def clear_leftovers(self, store: LightningStore) -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
-        if "attempts" not in inspect.signature(adapt := self.get_adapter().adapt).parameters:
-            raise ConfigError(
-                f"{self.title}: it learns from training rows, and {adapt.__qualname__} makes none. "
-                "Use the adapter 'rows', or leave the adapter out"
-            )
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
         origin = self.origin = await asyncio.to_thread(self.find_start)
+        if (make := self._run_context.make_adapter) is not None:
+            adapt = make().adapt
+            if "attempts" not in inspect.signature(adapt).parameters:
+                raise ConfigError(
+                    f"{self.title}: it learns from training rows, and {adapt.__qualname__} makes "
+                    "none. Use the adapter 'rows', or leave the adapter out"
+                )
         await cancel_dead_starts(store, origin.folder, origin.home)
 
     async def end_serving(self) -> None:
