@@ -544,10 +544,18 @@ def containers(session: nox.Session) -> None:
 @nox.session
 def ray(session: nox.Session) -> None:
     """Runs on a real Ray cluster of several nodes on this machine, of which parts are killed."""
-    install(session, CORE, "agl-ray", "ray[default]", *TEST_TOOLS[:3])
+    install(session, CORE, "agl-ray", *TEST_TOOLS[:3])
     env = {**QUIET, **own_ray()}
     for folder in ("tests/plugins/ray", "tests/plugins/ray/real"):
         session.run("pytest", "-W", "default", folder, *session.posargs, env=env)
+
+
+@nox.session(name="ray-jobs")
+def ray_jobs(session: nox.Session) -> None:
+    """A run as a job of Ray, which then needs more packages than for the rest."""
+    install(session, CORE, "agl-ray", "ray[default]", *TEST_TOOLS[:3])
+    tests = "tests/plugins/ray/real/test_job.py"
+    session.run("pytest", "-W", "default", tests, *session.posargs, env={**QUIET, **own_ray()})
 
 
 @nox.session
@@ -721,7 +729,7 @@ NIGHTLY = (
     ("tests-plugins", "--store", "postgres"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("vllm", "ray", "containers", "peer", "tracers", "trackers")),
+    *((name,) for name in ("vllm", "ray", "ray-jobs", "containers", "peer", "tracers", "trackers")),
     *((name,) for name in ("examples", "calc-x", "dist", "typescript", "lowest", "lowest-plugins")),
     *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
@@ -742,6 +750,7 @@ def nightly(session: nox.Session) -> None:
     containers         agents in real containers, and trials of Harbor in them
     vllm               the engine component, the gateway and a run with the real vLLM
     ray                the strategy on a real Ray cluster, whose nodes are killed
+    ray-jobs           a run as a job of that cluster
     peer               runners and algorithms of agentlightning 0.3.0 and of ours in one run
     tracers            every tracer on every framework, and the page that says what they capture
     trackers           every tracker with its real library

