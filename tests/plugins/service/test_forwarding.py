@@ -132,6 +132,7 @@ def test_a_job_that_does_not_run_is_away_for_now_and_none_is_not_there(job):
         asked = requests.get(f"{job.url}/model/echo")
         assert (asked.status_code, asked.headers["Retry-After"]) == (503, "1")
         assert asked.json()["error_type"] == "StoreUnavailableError"
+        assert asked.json()["detail"].startswith("/runs/ann/j/model/echo: its job does not run")
 
 
 def test_each_token_opens_what_it_is_for(job, store):

@@ -101,7 +101,7 @@ class Forwarding:
                 allow_redirects=False,
             )
         except aiohttp.ClientConnectionError as error:
-            why = f"job {url.path!r} does not run, or begins in a moment: {error}"
+            why = f"{scope['path']}: its job does not run, or begins in a moment: {error}"
             again = (b"retry-after", AWAY_SECONDS)
             await answer(send, 503, why, "StoreUnavailableError", again)
             return
