@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import re
+import shlex
 import subprocess
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from tests.interpreter import AGL, started
+from tests.interpreter import AGL, python, started
 
 import agl
 from agl import LightningStoreClient
@@ -46,6 +48,19 @@ def test_a_folder_is_served_by_its_postgresql(tmp_path):
     (folder := tmp_path / "x.postgres").mkdir()
     with served(str(folder)):
         assert (folder / "data" / "PG_VERSION").exists()
+
+
+def test_each_schema_is_a_store_and_a_run_says_how_to_read_its_own(url, tmp_path):
+    @agl.rollout
+    def agent(task: str) -> float:
+        return float(len(task))
+
+    for team in ("red", "blue"):
+        store = f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{team}"
+        result = agl.Trainer(store=store, run_dir=tmp_path / team).dev(agent, [team])
+        (said,) = re.findall(r"agl (rollouts .*--url\s.*?)\n\S*\s+agl ", result.summary, re.DOTALL)
+        (rollout,) = json.loads(python(*AGL, *shlex.split(said), "--json").stdout)
+        assert rollout["reward"] == len(team)
 
 
 async def test_servers_before_one_database_share_what_their_clients_do(url):

@@ -69,15 +69,15 @@ def write_tasks(folder: Path, room_of: dict[str, str]) -> None:
 class Server:
     """``agl server start`` in a folder, which can be killed and started again."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.folder, self.model, self.port = folder, model, 0
+    def __init__(self, folder: Path, model: Path, name: str = "server") -> None:
+        self.folder, self.model, self.name, self.port = folder, model, name, 0
         write_tasks(folder, ROOM_OF)
         (folder / "ten.py").write_text(TEN_LINES)
 
     def start(self, *more: str) -> None:
         words = [*AGL, "server", "start", "--model", str(self.model), "--port", str(self.port)]
         words += more
-        log = self.folder / "server.log"
+        log = self.folder / f"{self.name}.log"
         about = {"cwd": self.folder, "env": {**os.environ, "AGENT_LIGHTNING_API_KEY": KEY}}
         with log.open("w") as err:
             self.process = Popen([sys.executable, *words, *OPTIONS], stderr=err, **about)

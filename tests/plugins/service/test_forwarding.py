@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -78,18 +79,23 @@ async def store():
     await server.stop()
 
 
-@pytest.fixture
-def job(tmp_path, store, model):
-    """A job of ann that runs, and the server that has it."""
+@pytest.fixture(params=["its server", "another server"])
+def job(request, tmp_path, store, model):
+    """A job of ann that runs, at its own server or at one that passes all on to that one."""
     jobs = Jobs(tmp_path)
     made = jobs.add(Job("j", "ann", "train", 1, time.time(), TOKEN, ""), {})
-    made.ports = {"store": urlsplit(store.address).port, "model": model.thread.port}
-    jobs.change(made, "running")
-    thread = ServerThread(app_of(jobs, Settings({"type": "grpo", "model": "none"})))
-    thread.start()
-    made.url, made.change = f"{thread.url}/runs/ann/j", lambda state: jobs.change(made, state)
-    yield made
-    thread.stop()
+    ports = {"store": urlsplit(store.address).port, "model": model.thread.port}
+    other = Jobs(tmp_path, address="http://other")
+    settings = Settings({"type": "grpo", "model": "none"})
+    threads = [ServerThread(app_of(one, settings)) for one in (jobs, other)]
+    for thread in threads:
+        thread.start()
+    jobs.address = threads[0].url
+    jobs.change(made, "running", ports=ports, server=jobs.address)
+    url = f"{threads[request.param == 'another server'].url}/runs/ann/j"
+    yield SimpleNamespace(url=url, change=lambda state: jobs.change(made, state))
+    for thread in threads:
+        thread.stop()
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])  # which nobody may undo on the way

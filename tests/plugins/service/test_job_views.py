@@ -130,16 +130,17 @@ def run_jobs(queue, job):
     stop = threading.Event()
     thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
     thread.start()
-    wait_until(lambda: job.state not in ("queued", "running"))
+    wait_until(lambda: queue.now(job).state not in ("queued", "running"))
     stop.set()
     thread.join()
+    return queue.now(job)
 
 
 def test_a_job_whose_files_fail_is_the_only_one_that_fails(queue, ann, monkeypatch):
     monkeypatch.setattr("agl_service.jobs.sys.executable", "false")
     first, second = (queue.jobs.get("ann", queue.begin(ann)) for _ in range(2))
     (queue.jobs.folder_of(first) / "log.txt").mkdir()
-    run_jobs(queue, second)
+    second, first = run_jobs(queue, second), queue.now(first)
     assert (first.state, second.state) == ("failed", "failed")
     assert "Is a directory" in first.error
     assert second.error == "its process ended with code 1"
@@ -149,7 +150,7 @@ def test_an_error_is_that_of_this_start(queue, ann, monkeypatch):
     monkeypatch.setattr("agl_service.jobs.sys.executable", "false")
     job = queue.jobs.get("ann", queue.begin(ann))
     (queue.jobs.folder_of(job) / "log.txt").write_text("agl: an error of last week\n")
-    run_jobs(queue, job)
+    job = run_jobs(queue, job)
     assert job.error == "its process ended with code 1"
 
 

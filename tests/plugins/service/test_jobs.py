@@ -61,6 +61,10 @@ class Queue:
     def client(self, name: str) -> Client:
         return Client(with_token(self.thread.url, token_of(self.folder, name)), max_retries=0)
 
+    def now(self, job):
+        """The job as it is now."""
+        return self.jobs.get(job.user, job.id)
+
     def begin(self, client: Client) -> str:
         """A job of a client that leaves at once."""
         return client._begin("train", client.upload_data(str(self.lines)), epochs=1)
@@ -150,13 +154,13 @@ def test_a_job_that_failed_or_was_stopped_is_taken_up_again(queue):
             ann.attach(job.id)
         with ThreadPoolExecutor(1) as pool:
             attached = pool.submit(ann.attach, job.id, print, nworkers=1)
-            wait_until(lambda done=attached.done: job.state == "queued" or done())
+            wait_until(lambda done=attached.done: queue.now(job).state == "queued" or done())
             queue.jobs.change(job, "failed", error="again")
             with pytest.raises(TrainingError, match="failed: again"):
                 attached.result()
     queue.jobs.change(job, "damaged")
     ann._ask("POST", f"/jobs/{job.id}/queue")
-    assert job.state == "damaged"
+    assert queue.now(job).state == "damaged"
 
 
 def test_what_the_server_has_in_short_form_is_kept(queue, monkeypatch):
@@ -543,14 +547,15 @@ def test_jobs_run_side_by_side_by_turns_of_users_and_stop_at_a_quota(queue):
     try:
         states = {("ann", first): "running", ("ann", second): "queued", ("bob", other): "running"}
         jobs = {key: queue.jobs.get(*key) for key in states}
-        wait_until(lambda: {key: job.state for key, job in jobs.items()} == states)
+        wait_until(lambda: {key: queue.now(job).state for key, job in jobs.items()} == states)
         run = queue.folder / "ann/jobs" / first / "run"
         run.mkdir(exist_ok=True)
         (run / "metrics.jsonl").write_text('{"step": 1, "rollouts/succeeded": 10}\n')
-        wait_until(lambda: jobs["ann", first].state == jobs["ann", second].state == "stopped")
+        own = jobs["ann", first], jobs["ann", second]
+        wait_until(lambda: [queue.now(job).state for job in own] == ["stopped"] * 2)
         with pytest.raises(TrainingError, match="reached the quota of rollouts: 10 of 10"):
             ann.attach(first)
-        assert jobs["bob", other].state == "running"
+        assert queue.now(jobs["bob", other]).state == "running"
     finally:
         stop.set()
         thread.join()

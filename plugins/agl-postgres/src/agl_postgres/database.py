@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import psycopg
 from psycopg import errors
@@ -30,8 +31,7 @@ from agl_postgres.tables import PostgresTables
 T = TypeVar("T")
 SCHEMA_VERSION = 3
 """Of ``schema.sql``. Before 1.0 a database of another version is refused, not migrated."""
-_MOST_ROUNDS = 100
-_MOST_TRIES = 5
+_MOST_ROUNDS, _MOST_TRIES = 100, 5
 _CONNECT: Any = {
     **{"application_name": "agl store", "target_session_attrs": "read-write"},
     **{"connect_timeout": 10, "tcp_user_timeout": 15_000},
@@ -95,8 +95,7 @@ class PostgresDatabase:
         """Make the tables, or check what they are."""
         with psycopg.connect(**self._address) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_number("tables")])
-            row = connection.execute("SELECT to_regclass('agl_version')").fetchone()
-            if row == (None,):
+            if connection.execute("SELECT to_regclass('agl_version')").fetchone() == (None,):
                 connection.execute(_schema().encode())
             found = connection.execute("SELECT version FROM agl_version").fetchone()
             sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -185,21 +184,23 @@ def _guarded(operation: Callable[[Any, float], Any]) -> Callable[[PostgresTables
 
 
 def _schema() -> str:
-    """The tables of SQLite with the types of PostgreSQL, then what else it has."""
+    """The tables of SQLite with the types of PostgreSQL, amid what else it has."""
     tables, own = (
         files(package).joinpath("schema.sql").read_text("utf-8")
         for package in ("agl_sqlite", "agl_postgres")
     )
     made = "".join(re.findall(r"^CREATE TABLE .*?STRICT;", tables, re.DOTALL | re.MULTILINE))
     types = {"STRICT": "", "INTEGER": "bigint", "REAL": "float8", "TEXT": 'text COLLATE "C"'}
-    return re.sub("|".join(types), lambda found: types[found[0]], made) + own
+    made = re.sub("|".join(types), lambda found: types[found[0]], made)
+    return re.sub("^-- Here stand .*", lambda _: made, own, flags=re.MULTILINE)
 
 
 def public_address(known: Mapping[str, Any]) -> str:
-    """The address of a database without its password."""
-    user, port = known.get("user"), known.get("port")
-    where = f"{known.get('host', '')}{f':{port}' if port else ''}/{known.get('dbname', '')}"
-    return f"postgresql://{f'{user}@' if user else ''}{where}"
+    """The address of a database without its password, as libpq takes it."""
+    user, port, options = map(known.get, ("user", "port", "options"))
+    where = f"{quote(known.get('host', ''), ',')}{f':{port}' if port else ''}"
+    more = f"{known.get('dbname', '')}{f'?options={quote(options)}' if options else ''}"
+    return f"postgresql://{f'{user}@' if user else ''}{where}/{more}"
 
 
 def said(error: Exception) -> str:

@@ -1,11 +1,10 @@
--- Version 3. What PostgreSQL has beside the tables of agl_sqlite/schema.sql, which it gets with its own
--- names of types. Texts are compared by their bytes, as all stores compare them.
-
+-- Version 3. Texts are compared by their bytes, as all stores compare them.
+DO $$BEGIN IF current_schema() IS NULL THEN EXECUTE 'CREATE SCHEMA ' || split_part(current_setting('search_path'), ',', 1); END IF; END$$;
+-- Here stand the tables of agl_sqlite/schema.sql, with PostgreSQL's names of types.
 CREATE TABLE agl_version AS SELECT 3 AS version;
 CREATE SEQUENCE rollouts;
 CREATE SEQUENCE attempts;
 CREATE SEQUENCE positions;
-
 -- Rows that change are written beside their old ones.
 ALTER TABLE rollout SET (fillfactor = 80);
 ALTER TABLE attempt SET (fillfactor = 80);

@@ -52,6 +52,8 @@ def server() -> None:
 @click.option("--algorithm", "algorithm__name", help="[default: grpo; or LIGHTNING_RL_ALGORITHM]")
 @click.option("--gpus", "model__tensor_parallel", type=int, help="So many sample, each with vLLM.")
 @click.option("--jobs-at-once", "service__jobs_at_once", type=int, help="[default: 1]")
+@click.option("--store", "service__store", help="postgresql://..., for several servers.")
+@click.option("--address", "service__address", help="Of this server, for the others.")
 @host_option(".")
 @port_option(8000)
 @folder_option
@@ -62,6 +64,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     group_size=8. The address that is printed has the token of the first user in it, which is new or
     what AGENT_LIGHTNING_API_KEY says; `agl server users add` adds others.
     """
+    import socket
     from threading import Event
 
     from agl.cli.shared import note
@@ -69,6 +72,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     from agl.execution.signals import GracefulShutdown, graceful_signals
     from agl.utils.logs import setup_logging
     from agl_http.server import ServerThread
+    from agl_http.tokens import with_token
     from agl_runs.files import write_whole
     from agl_runs.folders import hold_folder
     from agl_service.jobs import Jobs
@@ -86,26 +90,35 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
         stop.set()
         return True
 
-    with suppress(click.UsageError):
-        there = _running(folder)
+    for there in _running(folder):
+        if not (settings.store and there["shares"]) or settings.address == there["url"]:
+            raise ConfigError(
+                f"a server runs in {folder} already, at {there['url']}; end it with "
+                f"agl server stop --folder {folder}, say another --folder, or give each server of "
+                "this one the same --store postgresql://... and an --address of its own"
+            )
+    name = f"server-{socket.gethostname()}-{os.getpid()}" if settings.store else "server"
+    if settings.store and host in ("0.0.0.0", "::") and not settings.address:
         raise ConfigError(
-            f"a server runs in {folder} already, at {there['url']}; end it with "
-            f"agl server stop --folder {folder}, or say another --folder"
+            f"--host {host}: where do the other servers reach this one? Say --address"
         )
-    with hold_folder(folder, "server.lock"):
-        (folder / "server.json").unlink(missing_ok=True)  # of one that was killed
+    with hold_folder(folder, f"{name}.lock"):
+        about_file = folder / f"{name}.json"
+        about_file.unlink(missing_ok=True)  # of one that was killed
         first = next(iter(read_users(folder).values()), "first")
-        token_of(folder, first, os.environ.get("AGENT_LIGHTNING_API_KEY"))
-        jobs = Jobs(folder, settings.jobs_at_once, settings.quotas)
+        token = token_of(folder, first, os.environ.get("AGENT_LIGHTNING_API_KEY"))
+        jobs = Jobs(folder, settings.jobs_at_once, settings.quotas, settings.store)
         thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
-        about = {"url": thread.url, "pid": os.getpid()}
+        jobs.address = settings.address or thread.url
+        about = {"url": jobs.address, "host": socket.gethostname(), "pid": os.getpid()}
+        about["shares"] = bool(settings.store)
         with graceful_signals(GracefulShutdown(ask_to_stop), signal.SIGTERM, signal.SIGINT):
-            write_whole(folder / "server.json", json.dumps(about))
-            note(f"agl server: {_address(folder, first)}")
+            write_whole(about_file, json.dumps(about))
+            note(f"agl server: {with_token(jobs.address, token)}")
             jobs.run_all(stop)
         thread.stop()
-        (folder / "server.json").unlink()
+        about_file.unlink()
 
 
 @server.group("users")
@@ -146,10 +159,11 @@ def revoke(name: str, folder: Path) -> None:
 @server.command("status")
 @folder_option
 def status(folder: Path) -> None:
-    """Print address and process of the server, and its jobs."""
+    """Print addresses and processes of the servers, and their jobs."""
     from agl_service.jobs import RECORD, read_job
 
-    click.echo(" ".join(f"{name} {value}" for name, value in _running(folder).items()))
+    for one in _known_running(folder):
+        click.echo(" ".join(f"{name} {one[name]}" for name in ("url", "host", "pid")))
     jobs = [read_job(one) for one in sorted(folder.glob(f"*/jobs/*/{RECORD}"))]
     about = ("id", "user", "kind", "state", "error")
     _print([{name: getattr(job, name) for name in about} for job in jobs], as_json=False)
@@ -158,31 +172,50 @@ def status(folder: Path) -> None:
 @server.command("stop")
 @folder_option
 def stop(folder: Path) -> None:
-    """Stop the server, and wait for its end; its jobs go on at the next start."""
+    """Stop the servers on this machine, and wait for their end.
+
+    Jobs go on at the next start, or at other servers.
+    """
+    import socket
     import time
 
     from agl_sqlite.lockfile import is_held
 
-    os.kill(_running(folder)["pid"], signal.SIGTERM)
-    with suppress(FileNotFoundError):  # it removes the file in the end
-        while is_held(folder / "server.lock"):
-            time.sleep(0.1)
+    own = [one for one in _known_running(folder) if one["host"] == socket.gethostname()]
+    if not own:
+        raise click.UsageError(f"no server of {folder} runs on {socket.gethostname()}")
+    for one in own:
+        os.kill(one["pid"], signal.SIGTERM)
+    for one in own:
+        with suppress(FileNotFoundError):  # it removes the file in the end
+            while is_held(folder / one["lock"]):
+                time.sleep(0.1)
 
 
-def _running(folder: Path) -> dict[str, Any]:
+def _running(folder: Path) -> list[dict[str, Any]]:
+    """What the servers that run have written of themselves."""
     from agl_sqlite.lockfile import is_held
 
-    files = folder / "server.json", folder / "server.lock"
-    if not all(one.exists() for one in files) or not is_held(files[1]):
+    found: list[dict[str, Any]] = []
+    for lock in sorted(folder.glob("server*.lock")):
+        with suppress(FileNotFoundError):  # it ends, or has just begun
+            if is_held(lock):
+                about = json.loads(lock.with_suffix(".json").read_text())
+                found.append({**about, "lock": lock.name})
+    return found
+
+
+def _known_running(folder: Path) -> list[dict[str, Any]]:
+    if not (found := _running(folder)):
         raise click.UsageError(f"no server runs in {folder}; run: agl server start")
-    return json.loads((folder / "server.json").read_text())
+    return found
 
 
 def _address(folder: Path, name: str) -> str:
     from agl_http.tokens import with_token
     from agl_service.users import token_of
 
-    return with_token(_running(folder)["url"], token_of(folder, name))
+    return with_token(_known_running(folder)[0]["url"], token_of(folder, name))
 
 
 @click.group("data")

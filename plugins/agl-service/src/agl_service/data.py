@@ -10,8 +10,8 @@ import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import RLock
 
+from filelock import FileLock
 from pydantic import TypeAdapter
 
 from agl.errors import AglError, DatasetError, UnknownRecordError
@@ -19,7 +19,11 @@ from agl.utils.json_values import copy_of
 from agl_runs.files import make_private_folder, write_whole
 
 PIECE_BYTES = 2**22
-_lock = RLock()
+
+
+def lock_of(folder: Path) -> FileLock:
+    """A lock for the threads and processes of all servers; a block of it may lie in another."""
+    return FileLock(folder / "lock", is_singleton=True, poll_interval=0.01, fallback_to_soft=False)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def _file_of(user: Path, digest: str) -> Path:
 def add_piece(user: Path, digest: str, offset: int, piece: bytes) -> int:
     """Add a piece if all before it is there, and nothing behind; how many bytes are there now."""
     make_private_folder(user / "files")
-    with _lock, _file_of(user, digest).open("ab") as out:
+    with lock_of(user), _file_of(user, digest).open("ab") as out:
         if out.tell() == offset:
             out.write(piece)
         return out.tell()
@@ -97,7 +101,7 @@ def add_data(user: Path, train: str, test: str | None, name: str | None) -> str:
     test_tasks = _check_file(user, test, "test") if test else 0
     name = name or hashlib.sha256(f"{train} {test or ''}".strip().encode()).hexdigest()[:16]
     record = DataRecord(train, train_tasks, time.time(), test, test_tasks)
-    with _lock:
+    with lock_of(user):
         for digest in filter(None, (train, test)):
             if not _file_of(user, digest).exists():
                 raise DatasetError("its file was deleted meanwhile; upload it again")
@@ -136,7 +140,7 @@ def _read_record(file: Path) -> DataRecord:
 
 def all_data(user: Path) -> dict[str, DataRecord]:
     """Id -> its record."""
-    with _lock:
+    with lock_of(user):
         return {one.stem: _read_record(one) for one in sorted((user / "data").glob("*.json"))}
 
 
@@ -174,7 +178,7 @@ def link_files(user: Path, record: DataRecord, folder: Path) -> dict[str, str]:
 
 def delete_data(user: Path, name: str) -> None:
     """Forget an id, and files that no other one names."""
-    with _lock:
+    with lock_of(user):
         left = data_of(user, name)
         _record_file(user, name).unlink()
         _delete_unnamed(user, left)

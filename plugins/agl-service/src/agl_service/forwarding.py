@@ -1,6 +1,7 @@
 """Passes requests on to the store and the model of a job, so that a server has one address.
 
-These listen on 127.0.0.1, on ports of their own; what they answer goes back piece by piece.
+These listen on 127.0.0.1, on ports of their own; what they answer goes back piece by piece. What
+another server runs is passed on to that one.
 """
 
 import asyncio
@@ -30,12 +31,11 @@ class Forwarding:
 
     Args:
         app: Answers all other requests.
-        port_of: The port of a store or a model, by user, job, and which of the two it is; 0 while
-            the job does not run.
+        address_of: Where a store or a model is, by user, job, and which of the two it is.
     """
 
-    def __init__(self, app: App, port_of: Callable[[str, str, str], int]) -> None:
-        self._app, self._port_of = app, port_of
+    def __init__(self, app: App, address_of: Callable[[str, str, str], str]) -> None:
+        self._app, self._address_of = app, address_of
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,13 +50,12 @@ class Forwarding:
             return
         user, job, which, path = found.groups()
         try:
-            port = self._port_of(user, job, which)
+            address = self._address_of(user, job, which)
         except AglError as error:
             await answer(send, status_of(error), str(error), type(error).__name__)
             return
         query = b"?" * bool(scope["query_string"]) + scope["query_string"]
-        address = f"http://127.0.0.1:{port}{path}"
-        url = URL(address + query.decode("latin-1"), encoded=True)
+        url = URL(address + path + query.decode("latin-1"), encoded=True)
         is_received = asyncio.Event()
 
         async def until_gone() -> None:

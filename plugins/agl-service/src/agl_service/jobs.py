@@ -1,4 +1,4 @@
-"""Jobs: records in the folder of a training server, each run in a process of its own."""
+"""Jobs: records in the folder of training servers, each run in a process of its own."""
 
 import json
 import logging
@@ -11,10 +11,11 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from threading import Event, RLock
+from threading import Event
 from typing import Any, Literal
 
 import psutil
@@ -25,10 +26,11 @@ from agl_http.server import address_of, bind
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
 from agl_runs.config.file import as_yaml
-from agl_runs.files import write_whole
+from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import RUNS
 from agl_runs.options import AboveZero, Count
-from agl_sqlite.lockfile import is_held
+from agl_service.data import lock_of
+from agl_sqlite.lockfile import HeldError, LockFile, is_held
 
 logger = logging.getLogger("agl.service")
 
@@ -41,14 +43,16 @@ COMMANDS: dict[Kind, list[str]] = {
     "evaluate": ["eval", CONFIG, "--copies", "1", "--json"],
 }
 HOST, PORTS = "127.0.0.1", {"store": "strategy.server_port", "model": "gateway.port"}
-LOCK, POLL_SECONDS, END_SECONDS = "process.lock", 0.2, 5.0
+CLAIM, LOCK, SEEN = "server.lock", "process.lock", "seen"
+"""In its folder, too: what its server holds, what its process holds, and when a client asked."""
+POLL_SECONDS, END_SECONDS = 0.2, 5.0
 PAUSE_SECONDS = 60.0
 """A job whose client has been away for so long makes room for the next one."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
-    """A training or an evaluation of a user."""
+    """A training or an evaluation of a user, as its record was when it was read."""
 
     id: str
     user: str
@@ -61,6 +65,8 @@ class Job:
     """Digest of what was asked; the same request may come twice."""
     ports: dict[str, int] = field(default_factory=dict[str, int])
     """Where the ``store`` of its run and its ``model``, the gateway, listen at this start."""
+    server: str = ""
+    """The address of the server that runs it, for other servers."""
     state: State = "queued"
     error: str = ""
     checkpoint: str | None = None
@@ -84,11 +90,20 @@ COUNTED = {
     "seconds": ("time/step",),
 }
 """Quota -> metrics that are counted; their run writes them after each update and evaluation."""
+NAME = re.compile(r"[\w-][\w.-]*")
 _check = TypeAdapter(Job).validate_json
 
 
 def read_job(record: Path) -> Job:
-    """The job of a record, which may be damaged."""
+    """The job of a record, which may be damaged; it is read again only when it has changed."""
+    # Opened by its name, also in a file system of several machines it is the newest.
+    with record.open("rb") as file:
+        about = os.fstat(file.fileno())
+        return _read_job(record, (about.st_ino, about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(10_000)
+def _read_job(record: Path, stamp: tuple[int, int, int]) -> Job:
     user, _, job_id = record.parts[-4:-1]
     try:
         return _check(record.read_bytes())
@@ -96,7 +111,7 @@ def read_job(record: Path) -> Job:
         damaged = f"{record} is damaged; restore that file, or delete its folder"
         logger.error("job %s of %s: %s", job_id, user, damaged)
         created, token = record.stat().st_mtime, secrets.token_urlsafe()
-        return Job(job_id, user, "train", 0, created, token, "", {}, "damaged", damaged)
+        return Job(job_id, user, "train", 0, created, token, "", state="damaged", error=damaged)
 
 
 def metrics_of(run: Path) -> RunMetrics:
@@ -112,37 +127,62 @@ def _metrics_of(run: Path, stamp: tuple[int, int] | None) -> RunMetrics:
 
 
 class Jobs:
-    """The jobs in the folder of a server; stores and gateways of their runs listen on 127.0.0.1."""
+    """The jobs in the folder of servers; stores and gateways of their runs listen on 127.0.0.1.
 
-    def __init__(self, folder: Path, at_once: int = 1, quotas: Quotas | None = None) -> None:
-        self.folder, self._lock = folder, RLock()
+    Args:
+        folder: Made if it is not there. Several servers may use it, also on several machines.
+        at_once: How many of them run in processes of this server.
+        quotas: Of each user.
+        store: The database in which each run gets a schema of its own; "" for files.
+        address: Of this server, for the others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        at_once: int = 1,
+        quotas: Quotas | None = None,
+        store: str = "",
+        address: str = "",
+    ) -> None:
+        make_private_folder(folder)
+        self.folder, self.address, self._store = folder, address, store
+        self._lock = lock_of(folder)
         self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
-        self._under_way: list[Job] = []
-        found = [read_job(record) for record in folder.glob(f"*/jobs/*/{RECORD}")]
-        # What ran when the server was killed goes on first.
-        found.sort(key=lambda job: (job.state != "running", job.created))
-        self._jobs = {(job.user, job.id): job for job in found}
-        self._seen = dict.fromkeys(self._jobs, time.monotonic())
+        self._finished: set[Path] = set()
+        for record in folder.glob(f"*/jobs/*/{RECORD}"):
+            read_job(record)  # which says what is damaged
 
     def folder_of(self, job: Job) -> Path:
         """Where its record, log and run are."""
         return self.folder / job.user / "jobs" / job.id
 
+    def store_of(self, job: Job) -> str:
+        """The address of the store of its run; "" for the file in the folder of the run."""
+        if not self._store:
+            return ""
+        schema = "job_" + sha256(f"{job.user}/{job.id}".encode()).hexdigest()[:24]
+        return f"{self._store}{'&' if '?' in self._store else '?'}options=-csearch_path%3D{schema}"
+
     def all(self, user: str) -> list[Job]:
         """The jobs of a user, the oldest first."""
-        found = (job for job in list(self._jobs.values()) if job.user == user)
+        found = map(read_job, self.folder.glob(f"{user}/jobs/*/{RECORD}"))
         return sorted(found, key=lambda job: job.created)
 
     def get(self, user: str, job_id: str) -> Job:
         """A job of a user, else an ``UnknownRecordError``."""
-        if (user, job_id) not in self._jobs:
-            raise UnknownRecordError(f"you have no job {job_id!r}; see: client.jobs()")
-        return self._jobs[user, job_id]
+        if all(map(NAME.fullmatch, (user, job_id))):
+            with suppress(FileNotFoundError):
+                return read_job(self.folder / user / "jobs" / job_id / RECORD)
+        raise UnknownRecordError(f"you have no job {job_id!r}; see: client.jobs()")
 
     def made_by(self, user: str, job_id: str, request: str) -> Job | None:
         """The job that an equal request has made; a ``ConflictError`` if another one has."""
-        known = self._jobs.get((user, job_id))
-        if known is not None and known.request != request:
+        try:
+            known = self.get(user, job_id)
+        except UnknownRecordError:
+            return None
+        if known.request != request:
             raise ConflictError(f"job {job_id!r} was asked for with other options; use a new id")
         return known
 
@@ -157,23 +197,25 @@ class Jobs:
                 return known
             config["strategy"] = {"type": "cs", "role": "algorithm"}
             config["gateway"] = {"type": "proxy"}
+            if store := self.store_of(job):
+                config["store"] = store
             write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
-            self._seen[job.user, job.id] = time.monotonic()
-            self.change(job, "queued")
-            self._jobs[job.user, job.id] = job
+            write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(job)))
         return job
 
-    def change(self, job: Job, state: State, *before: State, error: str = "") -> None:
-        """Note a new state, unless the job has got another one than those before."""
+    def change(self, job: Job, state: State, *before: State, error: str = "", **more: Any) -> None:
+        """Note a new state, and more, unless the job has got another one than those before."""
         with self._lock:
-            if not before or job.state in before:
-                job.state, job.error = state, error
-                write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(job)))
+            now = self.get(job.user, job.id)
+            if not before or now.state in before:
+                now = replace(now, state=state, error=error, **more)
+                write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(now)))
 
     def note_seen(self, job: Job) -> None:
         """A client works for the job; if it was paused, it waits for its turn again."""
-        self._seen[job.user, job.id] = time.monotonic()
-        self.change(job, "queued", "paused")
+        (self.folder_of(job) / SEEN).touch()
+        if job.state == "paused":
+            self.change(job, "queued", "paused")
 
     def exceeded_quota(self, user: str) -> str:
         """Which quota a user has reached; "" for none."""
@@ -195,25 +237,40 @@ class Jobs:
 
     def _run_in_turn(self, stop: Event) -> None:
         while not stop.wait(POLL_SECONDS):
-            if (job := self._claim()) is not None:
+            if (claimed := self._claim()) is not None:
+                job, claim = claimed
                 try:
                     self._run(job, stop)
                 except Exception as error:
                     logger.exception("job %s of %s failed", job.id, job.user)
-                    with suppress(OSError):  # as if its disk is full; in memory it has failed
+                    with suppress(OSError):  # as if its disk is full
                         self.change(job, "failed", "queued", "running", error=str(error))
                 finally:
-                    self._under_way.remove(job)
+                    claim.release()
 
-    def _claim(self) -> Job | None:
+    def _claim(self) -> tuple[Job, LockFile] | None:
         """The next job: one that a killed server ran, else of a user with the fewest that run."""
-        with self._lock:
-            jobs = [job for job in self._jobs.values() if job.state in ("running", "queued")]
-            waits = [job for job in jobs if job not in self._under_way]
-            runs = Counter(job.user for job in self._under_way)
-            waits.sort(key=lambda job: (job.state != "running", runs[job.user]))
-            self._under_way += waits[:1]
-        return next(iter(waits), None)
+        waits: list[Job] = []
+        runs: Counter[str] = Counter()
+        for record in self.folder.glob(f"*/jobs/*/{RECORD}"):
+            if record in self._finished:
+                continue
+            job = read_job(record)
+            if job.state == "finished":
+                self._finished.add(record)
+            elif _is_claimed(record.parent):
+                runs[job.user] += 1
+            elif job.state in ("running", "queued"):
+                waits.append(job)
+        for job in sorted(
+            waits, key=lambda job: (job.state != "running", runs[job.user], job.created)
+        ):
+            with suppress(HeldError):  # another server was faster
+                claim = LockFile(self.folder_of(job) / CLAIM)
+                if (now := self.get(job.user, job.id)).state in ("running", "queued"):
+                    return now, claim
+                claim.release()
+        return None
 
     def _run(self, job: Job, stop: Event) -> None:
         folder = self.folder_of(job)
@@ -221,21 +278,27 @@ class Jobs:
             if stop.wait(POLL_SECONDS):  # the process of a server that was killed ends soon
                 return None
         with bind(HOST, 0) as store, bind(HOST, 0) as model:
-            job.ports = {"store": address_of(store)[1], "model": address_of(model)[1]}
-        self.change(job, "running", "queued", "running")
+            ports = {"store": address_of(store)[1], "model": address_of(model)[1]}
+        self.change(job, "running", "queued", "running", ports=ports, server=self.address)
         child = [sys.executable, "-m", "agl_service.job_process", str(os.getpid()), LOCK]
-        ports = [f"{PORTS[name]}={port}" for name, port in job.ports.items()]
+        ports = [f"{PORTS[name]}={port}" for name, port in ports.items()]
         words = [*child, *COMMANDS[job.kind], *ports]
         about: dict[str, Any] = {"env": {**os.environ, "AGL_SERVER_TOKEN": job.token}}
         with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
             begin = log.tell()
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
+        seen, since = None, time.monotonic()
+        (folder / SEEN).touch()
         try:
             while process.poll() is None:
                 if exceeded := self.exceeded_quota(job.user):
                     self.change(job, "stopped", "running", error=exceeded)
-                is_left = time.monotonic() - self._seen[job.user, job.id] > PAUSE_SECONDS
-                if stop.wait(POLL_SECONDS) or is_left or job.state != "running":
+                # By changes, for the clocks of machines differ.
+                if (last := (folder / SEEN).stat().st_mtime_ns) != seen:
+                    seen, since = last, time.monotonic()
+                is_left = time.monotonic() - since > PAUSE_SECONDS
+                is_over = is_left or self.get(job.user, job.id).state != "running"
+                if stop.wait(POLL_SECONDS) or is_over:
                     return None if stop.is_set() else self.change(job, "paused", "running")
         finally:
             _end(process)
@@ -254,3 +317,9 @@ def _end(process: "subprocess.Popen[Any]") -> None:
     except subprocess.TimeoutExpired:  # it waits for rollouts; what was stored stays
         kill_descendants(psutil.Process(process.pid), itself=True)
         process.wait()
+
+
+def _is_claimed(folder: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return is_held(folder / CLAIM)
+    return False

@@ -168,12 +168,17 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
 
     @api.get("/jobs/{job_id}/trajectories")
     def export(user: User, job_id: str) -> Response:
-        folder = jobs.folder_of(jobs.get(user, job_id))
+        folder = jobs.folder_of(job := jobs.get(user, job_id))
         out = folder / f"export-{secrets.token_hex(8)}.jsonl"
         words = ["export", "--as", "sft", "--credit", "per_call", "-o", str(out)]
-        command = [sys.executable, "-c", "from agl.cli import main; main()", *words]
+        words += ["--url", url] if (url := jobs.store_of(job)) else ["--path", folder / RUN / STORE]
+        # Other users of the machine could see a password in the words of a command.
+        told = "import sys; from agl.cli import main; main(sys.stdin.read().splitlines())"
         ended = subprocess.run(
-            [*command, "--path", str(folder / RUN / STORE)], capture_output=True, text=True
+            [sys.executable, "-c", told],
+            input="\n".join(map(str, words)),
+            capture_output=True,
+            text=True,
         )
         if ended.returncode:
             raise ConfigError(f"job {job_id!r} has no trajectories yet: {ended.stderr.strip()}")
@@ -215,16 +220,20 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
                 return folder
         raise UnknownRecordError(f"job {job_id!r} has no checkpoint {name!r}; see: client.jobs()")
 
-    def port_of(user: str, job_id: str, which: str) -> int:
+    def address_of(user: str, job_id: str, which: str) -> str:
         job = jobs.get(user, job_id)
-        return job.ports[which] if job.state == "running" else 0  # others may have it meanwhile
+        if job.state != "running":
+            return "http://127.0.0.1:0"  # others may have its ports meanwhile
+        if job.server != jobs.address:
+            return f"{job.server}/runs/{user}/{job_id}/{which}"
+        return f"http://127.0.0.1:{job.ports[which]}"
 
     def user_of(authorization: bytes) -> str | None:
         return read_users(jobs.folder).get(token_in(authorization))
 
     whole = WholeBody(api, 2 * files.PIECE_BYTES)
     own = Authenticated(whole, user_of, frozenset())
-    return ErrorGuard(Forwarding(own, port_of), lambda *_: None)
+    return ErrorGuard(Forwarding(own, address_of), lambda *_: None)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -33,6 +33,8 @@ KEYS = {
     "runtime.checkpoint_interval": ["checkpoints.every"],
     "service.jobs_at_once": ["jobs_at_once"],
     "service.quotas": ["quotas"],
+    "service.store": ["store"],
+    "service.address": ["address"],
 }
 """Key of a file -> fields of ``Settings``, or options of the algorithm, as ``type`` and ``model``;
 other keys of ``algorithm`` are options by the same name."""
@@ -57,6 +59,10 @@ class Settings:
     quotas: Quotas = Quotas()
     batch_size: Count | None = None
     """Most rollouts of an update, whatever a client asks for; those of one task at least."""
+    store: str = ""
+    """Database for the stores of jobs, so that several servers may use one folder."""
+    address: str = ""
+    """Where the other servers reach this one; by default, where it listens."""
 
 
 def read_settings(
@@ -105,4 +111,11 @@ def read_settings(
     if "groups_per_step" not in {option.name for option in schema_of(target).options}:
         raise ConfigError(f"algorithm {spec['type']!r}: expected grpo or another of agl-torch")
     spec["group_size"] = plan_part("algorithm", spec, where="algorithm").build().group_size
-    return Settings(**validate(Settings, of_jobs, "service"))
+    settings = Settings(**validate(Settings, of_jobs, "service"))
+    if settings.store:
+        if not settings.store.startswith(("postgresql://", "postgres://")):
+            raise ConfigError("service.store: expected postgresql://USER:PASSWORD@HOST/NAME")
+        plan_part("store", settings.store, where="service.store")
+    if settings.address and not settings.address.startswith(("http://", "https://")):
+        raise ConfigError(f"service.address: expected http://HOST:PORT, got {settings.address!r}")
+    return settings

@@ -2,9 +2,8 @@
 
 import json
 import secrets
-import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -12,7 +11,7 @@ from pydantic import TypeAdapter
 from agl.errors import ConfigError
 from agl_runs.files import write_whole
 from agl_runs.folders import check_run_id
-from agl_sqlite.lockfile import HeldError, LockFile
+from agl_service.data import lock_of
 
 USERS = "users.json"
 """In the folder of a server: token -> name of its user."""
@@ -53,13 +52,6 @@ def revoke_user(folder: Path, name: str) -> None:
 @contextmanager
 def _changing_users(folder: Path) -> Generator[dict[str, str]]:
     """A block that changes the users, one process at a time."""
-    while True:
-        with suppress(HeldError):
-            lock = LockFile(folder / "users.lock")
-            break
-        time.sleep(0.02)
-    try:
+    with lock_of(folder):
         yield (users := read_users(folder))
         write_whole(folder / USERS, json.dumps(users))
-    finally:
-        lock.release()

@@ -22,7 +22,10 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         help="A store file, or a run: its folder, id or a part of that; without it, the newest "
         "run under agl-runs.",
     )
-    url = click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
+    url = click.option(
+        "--url",
+        help="Address of a store server, whose token is in AGL_SERVER_TOKEN, or of PostgreSQL.",
+    )
     return path(url(function))
 
 
@@ -31,7 +34,7 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
 
     Args:
         path: Its file, or a run; see ``store_file``.
-        url: Address of its server.
+        url: Address of its server, or of its database.
         to_write: Take it for oneself.
 
     Raises:
@@ -41,7 +44,10 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
         raise ConfigError("--path and --url name two stores; give one")
     if url is not None:
         import agl
+        from agl.plugins.parts import plan_part
 
+        if url.startswith(("postgres:", "postgresql:")):
+            return plan_part("store", url, where="--url").build()
         # A person waits: an address where nobody is shall be named soon.
         return agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     from agl_runs.finding import stores_here

@@ -192,6 +192,8 @@ def next_commands(facts: RunFacts) -> list[str]:
     is_found = path.absolute().parent.parent == Path(RUNS).absolute() and path.name == STORE
     # With the place at all times: without it a newer run, or one beside this one, would answer.
     where = f" --path {shlex.quote(near(str(path.parent if is_found else path)))}"
+    if "://" in facts.store_path:
+        where = f" --url {shlex.quote(facts.store_path)}"
     if facts.result.failures:
         found.append(f"agl show {facts.result.failures[0].rollout_id}{where}")
     found.append(f"agl rollouts --sort reward{where}")
