@@ -25,6 +25,7 @@ from agl_http.tokens import Tokens
 from agl_service.jobs import Job, Jobs
 from agl_service.server import app_of
 from agl_service.settings import Settings
+from agl_service.users import token_of
 
 TOKEN = "of-the-admin-of-a-job"
 
@@ -141,14 +142,29 @@ def test_a_job_that_does_not_run_is_away_for_now_and_none_is_not_there(job):
         assert asked.json()["detail"].startswith("/runs/ann/j/model/echo: its job does not run")
 
 
-def test_each_token_opens_what_it_is_for(job, store):
+def test_each_token_opens_what_it_is_for(job, store, tmp_path):
     url = f"{job.url}/store/v1/agl/rollouts"
 
     def status(token):
         return requests.get(url, headers={"Authorization": f"Bearer {token}"}).status_code
 
     others = Tokens("of-another-job-of-the-server").issue("runner")
-    assert [status(token) for token in (TOKEN, others, "")] == [200, 401, 401]
+    users = [token_of(tmp_path, name) for name in ("ann", "bob")]
+    assert [status(token) for token in (TOKEN, others, "", *users)] == [200, 401, 401, 401, 401]
+
+
+@pytest.mark.parametrize(
+    "which", ["../ann/j", "%2e%2e/ann/j", "ann/%2E", "ann/..", "ann/j%2f..", "."]
+)
+async def test_no_other_path_leads_to_a_job(job, which):
+    parts = urlsplit(job.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    token = f"Authorization: Bearer {TOKEN}"
+    path = f"/runs/{which}/store/v1/agl/rollouts"
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{token}\r\n\r\n".encode())
+    answer = await reader.readline()
+    assert answer.split()[1] in (b"401", b"404"), answer
+    writer.close()
 
 
 @pytest.fixture
