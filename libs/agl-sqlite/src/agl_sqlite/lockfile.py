@@ -56,6 +56,11 @@ class LockFile:
         self._lock.release()
 
 
+def lock_of(folder: Path) -> FileLock:
+    """A lock that threads and processes wait for; a block of it may lie in another one."""
+    return FileLock(folder / "lock", is_singleton=True, poll_interval=0.01, fallback_to_soft=False)
+
+
 def is_held(path: str | os.PathLike[str]) -> bool:
     """Whether somebody holds a file. Who takes it meanwhile is not refused.
 

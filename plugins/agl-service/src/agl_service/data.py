@@ -11,19 +11,14 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock
 from pydantic import TypeAdapter
 
 from agl.errors import AglError, DatasetError, UnknownRecordError
 from agl.utils.json_values import copy_of
 from agl_runs.files import make_private_folder, write_whole
+from agl_sqlite.lockfile import lock_of
 
 PIECE_BYTES = 2**22
-
-
-def lock_of(folder: Path) -> FileLock:
-    """A lock for the threads and processes of all servers; a block of it may lie in another."""
-    return FileLock(folder / "lock", is_singleton=True, poll_interval=0.01, fallback_to_soft=False)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from agl_runs.config.file import as_yaml
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import RUNS
 from agl_runs.options import AboveZero, Count
-from agl_service.data import lock_of
-from agl_sqlite.lockfile import HeldError, LockFile, is_held
+from agl_sqlite.lockfile import HeldError, LockFile, is_held, lock_of
 
 logger = logging.getLogger("agl.service")
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from agl.errors import ConfigError
 from agl_runs.files import write_whole
 from agl_runs.folders import check_run_id
-from agl_service.data import lock_of
+from agl_sqlite.lockfile import lock_of
 
 USERS = "users.json"
 """In the folder of a server: token -> name of its user."""
