@@ -347,6 +347,9 @@ def test_concurrency_of_the_file_goes_before_the_variable(project, monkeypatch):
         ("run_dir=${AGL_TEST_NO_SUCH}", ConfigError, "agl.yaml: run_dir: the environment variable"),
         ("run_dir=${HOME:-3}", ConfigError, "run_dir: ${HOME:-3}: only a name may stand in "),
         ("datset=x", ConfigError, "agl.yaml: datset: unknown key. Here it is 'train'"),
+        ("n_epochs=3", ConfigError, "n_epochs: unknown key. It is an option of the algorithm: alg"),
+        ("isolation.type=docker", ConfigError, "It is an option of the runner: runner.isolation"),
+        ("level=3", ConfigError, "level: unknown key. Known: agent, "),
         ("store={type: sqlite, durability: x}", ConfigError, "agl.yaml: store.durability: "),
     ],
 )

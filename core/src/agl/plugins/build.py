@@ -122,7 +122,7 @@ def plan_component(
         if given is not None:
             break
     with located(where):
-        target, component = _find(given, group)
+        target, component = find_target(given, group)
         label = str(component) if component else _name_of(target)
         if _is_made(target, expected_type):
             if options:
@@ -171,7 +171,8 @@ def located(where: str) -> Generator[None]:
         raise type(error)(f"{where}: {error}") from error
 
 
-def _find(spec: object, group: str | None) -> tuple[Any, registry.Component | None]:
+def find_target(spec: object, group: str | None) -> tuple[Any, registry.Component | None]:
+    """What a name or path stands for, or the spec itself; and its entry point, if it has one."""
     names = registry.names_in(group) if group else []
     if spec is None:
         hint = f"installed: {', '.join(names) or 'none'}" if group else "write 'module:attribute'"

@@ -122,7 +122,8 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
             converted[name] = value
         else:
             explain: Any = getattr(target, "explain_option", None)
-            raise _unknown_key(key(where, name), name, known, explain(name) if explain else "")
+            hint = explain(name, values) if explain else ""
+            raise _unknown_key(key(where, name), name, known, hint)
     for option in schema.options:
         if option.required and option.name not in values:
             about = f": {option.doc}" if option.doc else ""

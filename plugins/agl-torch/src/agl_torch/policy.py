@@ -128,7 +128,7 @@ class PolicyTraining(OnlineTraining):
         return super().__new__(cls)
 
     @classmethod
-    def explain_option(cls, option: str) -> str:
+    def explain_option(cls, option: str, _: object = None) -> str:
         """What ``agl.plugins.schema`` says of another trainer's name of an option."""
         return explain(cls, option)
 

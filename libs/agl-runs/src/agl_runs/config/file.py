@@ -6,7 +6,7 @@ Neither builds a component or starts anything.
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from difflib import get_close_matches
 from functools import reduce
@@ -17,11 +17,12 @@ from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
-from agl.plugins.parts import default_strategy, plan_part
+from agl.plugins.parts import default_strategy, part_with, plan_part
 from agl.plugins.schema import key, schema_of, validate
 from agl.utils.catalogue import public_names
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import HIDDEN
+from agl.utils.text import did_you_mean
 from agl_runs.config.datasets import load_dataset
 from agl_runs.config.overrides import Layers, apply_overrides, lay_over, naming, read, read_layers
 from agl_runs.config.resources import resources_of
@@ -84,12 +85,15 @@ class RunConfig:
     run_dir: str | None = None
     """Folder for what the run leaves behind; by default ``agl-runs/<id of the run>``."""
 
-    @staticmethod
-    def explain_option(name: str) -> str:
-        """The key of what others call so, or nearly so."""
+    @classmethod
+    def explain_option(cls, name: str, values: Mapping[str, Any]) -> str:
+        """The key of what others call so, or nearly so; else the part whose option it is."""
         others = public_names("keys of a file")
         near = get_close_matches(name, others, n=1, cutoff=0.8)
-        return f" Here it is {others[near[0]]!r}" if near else ""
+        if hint := f" Here it is {others[near[0]]!r}" if near else did_you_mean(name, vars(cls())):
+            return hint
+        part = part_with(name, {**vars(cls()), **values})
+        return f" It is an option of the {part}: {part}.{name}" if part else ""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,9 @@ def as_yaml(values: dict[str, Any]) -> str:
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     """Read a file and apply overrides; keys and types are checked, names are not yet looked up.
 
+    The file's folder and the working directory are put on ``sys.path``, and stay there for the
+    runners.
+
     Args:
         path: A YAML file.
         overrides: ``key=value`` each; dots lead into blocks, and the value is YAML. What ends in
@@ -215,6 +222,7 @@ def configured(
     values: dict[str, Any] = reduce(lay_over, (one for _, one in layers), {})
     apply_overrides(values, overrides)
     path = layers[0][0]
+    put_on_path(path.resolve().parent, os.getcwd())  # the folder first, as a script's
     where = f"{(read_from or path).name}:"
     with naming(layers):
         converted = validate(RunConfig, expand(values, where), where)
@@ -225,8 +233,7 @@ def configured(
 def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> CheckedConfig:
     """Load and check everything that the configuration names.
 
-    The file's folder and the working directory are put on ``sys.path``, and stay there for the
-    runners. A store that needs a path gets one in ``run_dir``; ``dry``, for ``agl dev``, leaves out
+    A store that needs a path gets one in ``run_dir``; ``dry``, for ``agl dev``, leaves out
     algorithm and adapter. What the role of this process has no use for is left out, too.
 
     Raises:
@@ -240,7 +247,6 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
 
 def _check(file: ConfigFile, run_dir: Path, dry: bool) -> CheckedConfig:
     folder = file.path.resolve().parent
-    put_on_path(folder, os.getcwd())  # the file's folder goes first, as a script's does
     config, role = file.config, role_of(file.config.strategy)
     if role == "both" and file.environments:
         raise ConfigError(
