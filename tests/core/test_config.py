@@ -37,6 +37,11 @@ class Learn(agl.Algorithm):
     def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
 
 
+class Nest(Learn):
+    def __init__(self, inner: Any) -> None:
+        build(inner, where="Nest: inner")
+
+
 ready = Learn(7)
 
 
@@ -120,6 +125,8 @@ def test_optional_defaults_go_only_where_they_are_taken_and_not_given():
         ({"type": Learn, "n": "x"}, ConfigError, "f.n: expected int, got 'x'"),
         ({"type": Learn, "n": -1}, ConfigError, "f: Learn cannot be built: ValueError: n is neg"),
         ({"type": Learn, "n": 1000}, ConfigError, "f: too many"),
+        ({"type": Nest, "inner": {"type": Learn, "m": 1}}, ConfigError, "f.inner.m: unknown key."),
+        ({"type": Nest, "inner": "x"}, UnknownComponentError, "f.inner: unknown algorithm 'x'"),
         ({"type": ready, "n": 1}, ConfigError, "f: Learn is made already; it takes no options"),
         (lambda: 5, ConfigError, "expected an Algorithm, got a int"),
         (5, ConfigError, "f: int: expected an Algorithm, got a int"),

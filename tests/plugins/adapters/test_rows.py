@@ -4,6 +4,7 @@ import pytest
 
 import agl
 from agl.errors import AdapterError, ConfigError, UnknownComponentError
+from agl.plugins.parts import plan_part
 from agl.types import Attempt
 from agl_adapters import TraceToRows
 from agl_records.credit import CreditRule
@@ -222,6 +223,12 @@ def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
 def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:
     with pytest.raises(ConfigError, match="max_length must be at least 2; got 1"):
         TraceToRows(max_length=1)
+    wrong = {"type": "rows", "air": {"custom": ["x:y"]}}, {"type": "rows", "credit": {"lst": 3}}
+    for spec, address in zip(
+        wrong, ("air.custom: there is no", "credit.lst: unknown"), strict=True
+    ):
+        with pytest.raises(ConfigError, match=f"^agl.yaml: adapter.{address}"):
+            plan_part("adapter", spec, where="agl.yaml: adapter").build()
     with pytest.raises(ConfigError, match="no regular expression"):
         TraceToRows(agent_match="*")
     with pytest.raises(UnknownComponentError, match="unknown credit 'finale'"):

@@ -7,15 +7,16 @@ started, so a whole configuration can be refused first.
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast, overload
 
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
-from agl.plugins.schema import schema_of, validate
+from agl.plugins.schema import key, schema_of, validate
 from agl.utils.text import did_you_mean
 
 T = TypeVar("T")
@@ -41,7 +42,8 @@ class ComponentPlan(Generic[T]):
         if _is_made(self.target, self.expected_type):
             return self.target
         label = str(self.component) if self.component else _name_of(self.target)
-        with located(self.where):
+        owner = getattr(self.target, "__name__", "")
+        with located(self.where, self.options, owner):
             try:
                 built: Any = self.target(**self.options)
             except AglError:
@@ -161,14 +163,21 @@ def import_attribute(path: str, where: str = "") -> Any:
 
 
 @contextmanager
-def located(where: str) -> Generator[None]:
-    """Put the file and key in front of the message of any ``AglError`` inside."""
+def located(where: str, options: Container[str] = (), owner: str = "") -> Generator[None]:
+    """Put the file and key in front of the message of any ``AglError`` inside.
+
+    One that begins with one of these ``options`` of the ``owner``, and a colon or dot, is about a
+    key within.
+    """
     try:
         yield
     except AglError as error:
         if not where:
             raise
-        raise type(error)(f"{where}: {error}") from error
+        inner = str(error).removeprefix(f"{owner}: ")
+        is_within = re.split(r"[.:[]", inner)[0] in options
+        message = key(where, inner) if is_within else f"{where}: {error}"
+        raise type(error)(message) from error
 
 
 def find_target(spec: object, group: str | None) -> tuple[Any, registry.Component | None]:

@@ -67,7 +67,7 @@ class AutoRewards:
         self.on_tool_failure = _amount("on_tool_failure", on_tool_failure)
         self.on_code_execution = _amount("on_code_execution", on_code_execution)
         self.custom = [_function("custom", rule) for rule in custom]
-        self.code_match = compile_match(code_match, "AIR code_match")
+        self.code_match = compile_match(code_match, "air.code_match")
         self.enabled = enabled
 
     def rewards(self, spans: Sequence[Span]) -> list[Span]:
@@ -162,10 +162,10 @@ def _amount(what: str, rule: Amount) -> float | Callable[..., float | None] | No
 
 
 def _function(what: str, rule: Any) -> Callable[..., float | None]:
-    found: Any = import_attribute(rule, f"AIR {what}") if isinstance(rule, str) else rule
+    found: Any = import_attribute(rule, f"air.{what}") if isinstance(rule, str) else rule
     if callable(found):
         return cast("Callable[..., float | None]", found)
-    raise ConfigError(f"AIR {what}={rule!r}: expected a number or a function")
+    raise ConfigError(f"air.{what}: expected a number or a function, got {rule!r}")
 
 
 def _value(rule: float | Callable[..., float | None] | None, *about: Any) -> float | None:

@@ -88,13 +88,13 @@ class TraceToRows(RowsAdapter):
         check_numbers(owner, whole=True, optional=True, least=2, max_length=max_length)
         check_choice(owner, get_args(Truncated), truncated=truncated)
         check_choice(owner, get_args(WrongToolCalls), wrong_tool_calls=wrong_tool_calls)
-        self.agent_match = compile_match(agent_match, "TraceToRows agent_match")
+        self.agent_match = compile_match(agent_match, f"{owner}: agent_match")
         self.truncated: Truncated = truncated
         self.wrong_tool_calls: WrongToolCalls = wrong_tool_calls
         self.max_length = max_length
-        self.credit = _credit_rule(credit)
+        self.credit = _credit_rule(credit, f"{owner}: credit")
         self.credit_name = _name_of_rule(credit)
-        self.air = _air(air)
+        self.air = _air(air, f"{owner}: air")
         if self.air is not None and self.air.enabled and not self.credit.uses_intermediate:
             raise ConfigError(
                 "TraceToRows: air makes intermediate rewards, which the credit rule "
@@ -360,10 +360,11 @@ def _count_mismatch(call: ModelCall) -> str | None:
     return None
 
 
-def _credit_rule(credit: str | Mapping[str, Any] | CreditRule) -> CreditRule:
+def _credit_rule(credit: str | Mapping[str, Any] | CreditRule, where: str) -> CreditRule:
     from agl.plugins.build import build_component
 
-    return build_component(credit, group="agl.credits", expected_type=CreditRule, default="final")
+    about: dict[str, Any] = {"group": "agl.credits", "expected_type": CreditRule}
+    return build_component(credit, default="final", where=where, **about)
 
 
 def _name_of_rule(credit: str | Mapping[str, Any] | CreditRule) -> str:
@@ -374,9 +375,9 @@ def _name_of_rule(credit: str | Mapping[str, Any] | CreditRule) -> str:
     return type(credit).__name__
 
 
-def _air(air: dict[str, Any] | AutoRewards | None) -> AutoRewards | None:
+def _air(air: dict[str, Any] | AutoRewards | None, where: str) -> AutoRewards | None:
     if air is None or isinstance(air, AutoRewards):
         return air
     from agl.plugins.schema import validate
 
-    return AutoRewards(**validate(AutoRewards, air, "TraceToRows air"))
+    return AutoRewards(**validate(AutoRewards, air, where))

@@ -67,8 +67,8 @@ class TracerTraceToTriplet(TraceToTripletBase):
     ) -> None:
         check_choice("TracerTraceToTriplet", get_args(RewardMatch), reward_match=reward_match)
         self.repair_hierarchy = repair_hierarchy
-        self.llm_call_match = compile_match(llm_call_match, "TracerTraceToTriplet llm_call_match")
-        self.agent_match = compile_match(agent_match, "TracerTraceToTriplet agent_match")
+        self.llm_call_match = compile_match(llm_call_match, "TracerTraceToTriplet: llm_call_match")
+        self.agent_match = compile_match(agent_match, "TracerTraceToTriplet: agent_match")
         self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
         self.reward_match = reward_match
 

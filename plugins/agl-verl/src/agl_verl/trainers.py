@@ -142,10 +142,10 @@ def load_class(given: Any, base: type, option: str) -> type:
     """
     from agl.plugins.build import import_attribute
 
-    found: Any = import_attribute(given, f"VERL {option}") if isinstance(given, str) else given
+    found: Any = import_attribute(given, f"VERL: {option}") if isinstance(given, str) else given
     if not isinstance(found, type) or not issubclass(found, base):
         raise ConfigError(
-            f"VERL {option}: expected a subclass of {base.__module__}.{base.__qualname__}; "
+            f"VERL: {option}: expected a subclass of {base.__module__}.{base.__qualname__}; "
             f"got {found!r}"
         )
     return found

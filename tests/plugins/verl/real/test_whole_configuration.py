@@ -173,7 +173,9 @@ def test_trainers_are_verls_own_with_our_mixins_before_them(tmp_path):
         order = made.__mro__
         assert order.index(Accounted) < order.index(RolloutAdvantages) < order.index(base)
         assert made.step is PPOTrainerSync.step, "verl's train step was replaced"
-    with pytest.raises(ConfigError, match=r"VERL trainer_cls: expected a subclass of .*PPOTrainer"):
+    with pytest.raises(
+        ConfigError, match=r"VERL: trainer_cls: expected a subclass of .*PPOTrainer"
+    ):
         trainer_class(config, dict)
     config.trainer.v1.trainer_mode = "asynchronous"
     with pytest.raises(ConfigError, match="trainers: colocate_async, separate_async, sync"):

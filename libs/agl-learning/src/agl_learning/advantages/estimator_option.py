@@ -95,7 +95,7 @@ def check_estimator(owner: str, name: str) -> None:
         ConfigError: It names it, and what there is.
     """
     if ":" in name:
-        found: Any = import_attribute(name)
+        found: Any = import_attribute(name, f"{owner}: estimator")
         where = f"{owner}: estimator {name!r}"
         if not callable(found) or isclass(found) or iscoroutinefunction(found):
             raise ConfigError(f"{where} is no function that gives advantages")
