@@ -46,6 +46,19 @@ def test_the_doctor_sees_the_model_that_grpo_serves(agl, tmp_path: Path, evaluat
     assert {path.name for path in tmp_path.iterdir()} - before <= {"__pycache__"}
 
 
+@pytest.mark.parametrize("verb", ["config", "doctor", "run"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("adapter=messages", "TraceToMessages.adapt makes none. Use the adapter 'rows'"),
+        ("algorithm.evaluation.every=1", "evaluation.every is 1, and there are no val"),
+    ],
+)
+def test_what_does_not_fit_the_algorithm_is_refused_by_every_command(agl, verb, wrong, message):
+    code, out = agl(verb, "agl.yaml", wrong)
+    assert (code, message in out) == (2, True), out
+
+
 def test_the_doctor_and_the_run_refuse_a_tokenizer_that_loses_the_prompts(
     agl, tmp_path: Path, broken_tokenizer: Any
 ) -> None:

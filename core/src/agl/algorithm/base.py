@@ -97,6 +97,9 @@ class Algorithm(ABC):
             UnusedDatasetError: One is given, and ``run`` does not take it.
         """
 
+    def check_adapter(self, adapter: "TraceAdapter[Any]") -> None:
+        """Refuse one from which it cannot learn, with a ``ConfigError``, before anything starts."""
+
     def is_async(self) -> bool:
         """Whether ``run`` is a coroutine function."""
         return inspect.iscoroutinefunction(self.run)

@@ -133,6 +133,7 @@ def adapter_maker(
                 f"has agent_match={found!r}. Give the adapter agent_match={agent_match!r}, or "
                 "leave one of the two out"
             )
+        algorithm.check_adapter(adapter)
         return lambda: adapter
     match = {} if agent_match is None else {"agent_match": agent_match}
     options, default = {**algorithm.adapter_options, **match}, algorithm.default_adapter

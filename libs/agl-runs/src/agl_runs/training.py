@@ -13,6 +13,7 @@ from agl.errors import ConfigError, RunError
 from agl.plugins.recorder import RunRequest
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
+from agl_runs.secrets import redact
 from agl_runs.store import query_runs
 
 if TYPE_CHECKING:
@@ -242,12 +243,14 @@ def _trainer(
     *,
     ui: bool,
 ) -> "Trainer":
+    from agl_runs.config.file import as_yaml
+
     config = {
         "file": str(checked.file.path.absolute()),
         "working_directory": os.getcwd(),
         **checked.resolved(),
     }
-    writer = _ConfigWriter(folder / CONFIG, checked.file.as_yaml())
+    writer = _ConfigWriter(folder / CONFIG, as_yaml(redact(checked.file.values)))
     if not run.resume:
         writer.on_run_start()
     return checked.trainer(

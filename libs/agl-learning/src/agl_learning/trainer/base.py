@@ -41,6 +41,7 @@ from agl_runs.failures import Failures
 from agl_runs.options import Count, Name, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
+    from agl.algorithm.adapter import TraceAdapter
     from agl_learning.trainer.session import Session
     from agl_learning.trainer.source import Runners, Source
 
@@ -289,6 +290,14 @@ class Training(Algorithm):
         """Refuse options of evaluations where there is nothing to evaluate on."""
         self.evaluation.check_tasks(self.title, type(self).evaluation, val_dataset)
 
+    def check_adapter(self, adapter: "TraceAdapter[Any]") -> None:
+        """Refuse one that makes no training rows: it takes no attempts."""
+        if "attempts" not in inspect.signature(adapt := adapter.adapt).parameters:
+            raise ConfigError(
+                f"{self.title}: it learns from training rows, and {adapt.__qualname__} makes none. "
+                "Use the adapter 'rows', or leave the adapter out"
+            )
+
     def intervals(self) -> dict[str, int | None]:
         """Option -> after how many steps it does something, as well as at the end."""
         return {"evaluation": self.evaluation.every}
@@ -297,13 +306,6 @@ class Training(Algorithm):
         """Cancel what a killed part of the run left in the store, before runners claim it."""
         # It refuses what run() would refuse, so that nothing is cancelled for a start that fails.
         origin = self.origin = await asyncio.to_thread(self.find_start)
-        if (make := self._run_context.make_adapter) is not None:
-            adapt = make().adapt
-            if "attempts" not in inspect.signature(adapt).parameters:
-                raise ConfigError(
-                    f"{self.title}: it learns from training rows, and {adapt.__qualname__} makes "
-                    "none. Use the adapter 'rows', or leave the adapter out"
-                )
         await cancel_dead_starts(store, origin.folder, origin.home)
 
     async def end_serving(self) -> None:

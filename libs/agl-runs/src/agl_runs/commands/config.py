@@ -25,7 +25,7 @@ def command(file: Path | None, overrides: tuple[str, ...], as_json: bool, schema
         raise click.UsageError("Missing argument 'FILE': agl config agl.yaml, or --schema")
     loaded = load_config(file, overrides)
     checked = check_config(loaded, run_dir=new_run(loaded.config).folder or Path())
-    checked.build()
+    checked.check_fit()
     if as_json:
         print_json(checked.resolved())
     else:

@@ -17,7 +17,7 @@ from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
-from agl.plugins.parts import default_strategy, part_with, plan_part
+from agl.plugins.parts import adapter_maker, default_strategy, part_with, plan_part
 from agl.plugins.schema import key, schema_of, validate
 from agl.utils.catalogue import public_names
 from agl.utils.checks import check_numbers
@@ -118,10 +118,6 @@ class ConfigFile:
             address = key(address, part)
         return address
 
-    def as_yaml(self) -> str:
-        """The values as text, secrets redacted."""
-        return as_yaml(redact(self.values))
-
 
 @dataclass(frozen=True)
 class CheckedConfig:
@@ -140,6 +136,13 @@ class CheckedConfig:
         """All components but the store, which may make a file; by names of ``Trainer``."""
         built = {name: plan.build() for name, plan in self.components.items() if name != "store"}
         return {"llm_proxy": built.pop("gateway", None), **built}
+
+    def check_fit(self) -> None:
+        """Build all but the store, and refuse what a trainer would before it starts."""
+        built = self.build()
+        if algorithm := built.get("algorithm"):
+            algorithm.check_datasets(self.train, self.val)
+            adapter_maker(built.get("adapter"), algorithm, self.agent.trained_agents)
 
     def trainer(
         self, components: dict[str, Any], store: "LightningStore | None", **options: Any
@@ -390,8 +393,7 @@ def _plain(value: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Whether YAML and JSON have a form for it."""
-    if isinstance(value, list):
-        return all(_is_plain(item) for item in cast("list[Any]", value))
-    if isinstance(value, dict):
-        return all(_is_plain(item) for item in cast("dict[str, Any]", value).values())
+    if isinstance(value, list | dict):
+        inner: Any = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
+        return all(map(_is_plain, inner))
     return isinstance(value, str | int | float | bool | None)

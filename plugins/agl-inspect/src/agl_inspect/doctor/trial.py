@@ -97,8 +97,7 @@ def try_once(file: ConfigFile, task: int = 0) -> Trial:
     with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
         checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)
         train = _one_task(checked, task)
-        if plan := checked.components.get("algorithm"):
-            plan.build().check_datasets(checked.train, checked.val)
+        checked.check_fit()
         # Evaluations would come first, and train nothing; some algorithms insist on them.
         trial = _run(checked, train, None, Path(folder))
         if trial.rollout is None and checked.val:
