@@ -244,7 +244,7 @@ def llm():
 
 def in_module(arguments: Iterable[str]) -> list[str]:
     """Agents and algorithms are named without their module here."""
-    ours = r"^(agent|algorithm|algorithm\.type)=(?!baseline)"
+    ours = r"^(agent|algorithm|algorithm\.type)=(?!baseline|null)"
     return [re.sub(ours, r"\1=doctor_agents:", one) for one in arguments]
 
 
@@ -373,6 +373,7 @@ OF_TOOLS = "adapter={credit: per_call, air: {on_tool_success: 0.5}}"
 VALIDATES = ["algorithm=Validates", "val=tasks.jsonl", "agent=never_asks", LLM_ELSEWHERE]
 TWICE = {"no_calls": "note", "superseded_reward": "warning"}
 BASELINE = "algorithm=baseline"
+ALONE = ["algorithm=null", "agent=past_the_gateway", LLM_ELSEWHERE, "adapter={credit: per_call}"]
 
 
 @pytest.mark.parametrize(
@@ -382,6 +383,7 @@ BASELINE = "algorithm=baseline"
         (["agent=asks_both", "algorithm.type=ServesTwo"], 0, {"other_model": "note"}, ""),
         (VALIDATES, 1, {"no_calls": "error"}, ""),
         (["agent=uses_a_tool", OF_TOOLS], 0, {}, ""),
+        (ALONE, 0, {"no_token_ids": "error"}, ""),
         (["agent=early_reward"], 0, {"reward_before_call": "warning"}, "the reward 0.25 (span"),
         (["agent=gives_two_rewards", BASELINE], 0, TWICE, "several rewards (0.5, 1)"),
         (["agent=takes_no_model"], 1, {"no_calls": "error"}, ""),
@@ -396,6 +398,8 @@ def test_what_is_odd_is_found_and_weighed(doctor, given, code, found, said):
         assert [excluded for excluded, _ in calls] == ["other_model", None]
     elif "val=tasks.jsonl" in given:
         assert diagnosis["rollout"]["mode"] == "val"
+    elif given is ALONE:
+        assert [call["rule"] for call in diagnosis["calls"]] == ["per_call"]
     elif "agent=uses_a_tool" in given:  # automatic rewards count as rewards
         assert (diagnosis["rewards"], calls[0][1]) == ([], 0.5)
     elif "agent=takes_no_model" in given:  # it is told what can be done with it

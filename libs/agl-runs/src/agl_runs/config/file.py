@@ -237,7 +237,7 @@ def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> Check
     """Load and check everything that the configuration names.
 
     A store that needs a path gets one in ``run_dir``; ``dry``, for ``agl dev``, leaves out
-    algorithm and adapter. What the role of this process has no use for is left out, too.
+    the algorithm with its adapter. What the role of this process has no use for is left out, too.
 
     Raises:
         ConfigError: A module, attribute, resource or option is wrong.
@@ -296,12 +296,13 @@ def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, Co
     def plan(name: str, spec: ComponentSpec | None, **given: Any) -> ComponentPlan[Any]:
         return plan_part(name, spec, where=file.where(name), said_by=said_by, **given)
 
+    asked_for = "rows"  # where no algorithm asks for another
     if not dry:
         plans["algorithm"] = plan("algorithm", config.algorithm)
-        if config.adapter is not None:
-            algorithm = plans["algorithm"].target
-            asked_for = getattr(algorithm, "default_adapter", Algorithm.default_adapter)
-            plans["adapter"] = plan("adapter", config.adapter, default=asked_for)
+        target = plans["algorithm"].target
+        asked_for = getattr(target, "default_adapter", Algorithm.default_adapter)
+    if config.adapter is not None and role != "runner" and (not dry or config.algorithm is None):
+        plans["adapter"] = plan("adapter", config.adapter, default=asked_for)
     if role != "algorithm":
         plans["tracer"] = plan("tracer", config.tracer)
     plans["store"] = plan("store", config.store, default="sqlite", path=str(run_dir / STORE))
