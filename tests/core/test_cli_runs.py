@@ -78,12 +78,13 @@ def test_where_no_run_can_go_on_those_that_could_be_named_are(agl):
         (("--resume", "algorithm.steps=3", "agl.yaml"), 1),
         (("agl.yaml", "--resume", "algorithm.steps=3"), 1),
         (("agl.yaml", "algorithm.steps=3", "--resume"), 1),
-        *((("--resume", name), 0) for name in ("ID", "END OF IT", "FOLDER")),
+        *((("--resume", name), 0) for name in ("ID", "END OF IT", "FOLDER", "FILE")),
     ],
 )
 def test_run_goes_on_that_is_named_and_else_the_newest(agl, arguments, which):
     runs = first, _ = begin(agl), begin(agl)
     names = {"ID": first, "END OF IT": first[-4:], "FOLDER": f"agl-runs/{first}"}
+    names["FILE"] = f"agl-runs/{first}/store.db"
     result = succeeds(agl, "run", *(names.get(word, word) for word in arguments))
     assert f"run: {runs[which]}\n" in result.err
     assert ("algorithm.steps: 2 then, 3 now" in result.err) == which

@@ -61,7 +61,7 @@ OPTIONS = {
     0: ["--mode val", "--step 7"],
     1: ["--failed", "--task '\"x\": 0.5'", "--all --task boom --failed", "--reward-below 1"],
     2: ["--task x --limit 2", "--reward-above 0.4"],
-    3: ["--mode train", "--run 2"],
+    3: ["--mode train", "2"],
 }
 
 
@@ -79,7 +79,7 @@ def test_each_filter_leaves_its_own(listed, options, count):
         ("--mode trian", "'trian' is not one of"),
         ("--last 0", "0 is not in the range"),
         ("--all --last 3", "say two things"),
-        ("--run nosuch", "no run 'nosuch' here"),
+        ("nosuch", "no run 'nosuch' here"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(agl, ran, options, problem):

@@ -207,13 +207,23 @@ def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, proj
         assert told(agl, "ledger", name)["rollouts_without_account"] == 4
         for command in ("show", "spans", "explain"):
             assert agl(command, rollout, "--path", name).code == 0
-        found = told(agl, "rollouts", "--path", name)
-        assert rollout in [one["rollout_id"] for one in found]
-    # The newest store is another one.
-    found = told(agl, "rollouts", "--run", run_id)
-    assert rollout in [one["rollout_id"] for one in found]
+        for given in ([name], ["--path", name], [run_id, "--path", name]):  # not the newest store
+            assert rollout in [one["rollout_id"] for one in told(agl, "rollouts", *given)]
     refuses(agl, f"no run 'nope' here; the newest are: {run_id}, {newer}", "ledger", "nope")
     assert agl("ledger", "nope.db").err == "agl: nope.db: no such store file\n"
+
+
+@pytest.mark.parametrize("name", ["v1.2", "toy"])
+def test_a_run_is_named_whatever_its_name(agl, project, name):
+    async def fill(store: Any) -> None:
+        await begin_run(store, RunStart(run_id=name, algorithm="toy"))
+        await end_run(store, name, 1, "finished")
+
+    Path("agl-runs", name).mkdir(parents=True)
+    filled(fill, f"agl-runs/{name}/store.db")
+    Path("toy").mkdir()  # as the folder of an example
+    for command in (["runs", "show"], ["ledger"], ["rollouts"], ["rollouts", "--path"]):
+        assert agl(*command, name).code == 0, command
 
 
 def test_tasks_of_a_run_are_listed_from_the_greatest_loss_to_the_greatest_gain(agl):

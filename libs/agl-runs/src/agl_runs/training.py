@@ -51,9 +51,9 @@ def resume_run(
 ) -> None:
     """Go on with a run, in its folder and its store; for what it raises see ``train``.
 
-    ``name`` is its id, a part of it, or its folder; empty for the newest. Without ``path``, the run
-    has the configuration in its folder. If the file has a ``run_dir`` without a run in it, one
-    begins there: who starts a job again need not know how far it came.
+    ``name`` is its id, a part of it, its folder or store file; empty for the newest. Without
+    ``path``, the run has the configuration in its folder. If the file has a ``run_dir`` without a
+    run in it, one begins there: who starts a job again need not know how far it came.
     """
     from agl_runs.config.file import load_config, load_config_of_run
     from agl_runs.finding import enter
@@ -80,8 +80,9 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run | None":
 
     run_dir = None if file is None else file.config.run_dir
     where, by_name = f"in {run_dir!r}" if run_dir is not None else "under agl-runs", bool(name)
-    if name and os.path.isdir(name):  # one that is too long is none
-        runs = runs_here(Path(name)) or _runs_of_folders(Path(name).glob(CONFIG))
+    folder = Path(name).parent if Path(name).name == STORE else Path(name)
+    if name and os.path.isdir(folder):  # one that is too long is none
+        runs = runs_here(folder) or _runs_of_folders(folder.glob(CONFIG))
         name, where = "", f"in {name!r}"
     elif file is not None and file.config.store != RunConfig.store:
         runs, where = _runs_of_store(file, name), "in the store of the file"

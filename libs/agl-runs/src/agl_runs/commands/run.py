@@ -15,8 +15,8 @@ from agl_runs.commands import verbose_option
     is_flag=False,
     flag_value="",
     metavar="[RUN]",
-    help="Go on with a run (id, a part of it, or folder); without RUN, with the newest that has "
-    "not come to its end. Without FILE it has the configuration that it had.",
+    help="Go on with a run (id, a part of it, folder or store file); without RUN, with the newest "
+    "that has not come to its end. Without FILE it has the configuration that it had.",
 )
 @click.option("--force", is_flag=True, help="Go on although options, data or code differ.")
 @click.option("--ui", is_flag=True, help="Show it in a browser meanwhile (agl-ui).")

@@ -72,13 +72,15 @@ def store_file(path: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from agl_runs.folders import STORE
+    from agl_runs.folders import RUNS, STORE
     from agl_runs.local_runs import one_of, runs_here
 
     file = path / STORE if path.is_dir() else path
     if file.is_file():
         return file
-    if str(path) == path.stem:
+    if path.is_dir() and (of_run := Path(RUNS) / path / STORE).is_file():
+        return of_run  # the folder has the name of a run, and is another
+    if str(path) == path.name and path.suffix != ".db" and not path.is_dir():
         return store_of(one_of(runs_here(), str(path)))
     raise ConfigError(f"{file}: no such store file")
 

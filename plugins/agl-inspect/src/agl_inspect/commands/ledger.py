@@ -7,7 +7,7 @@ import click
 from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError
 from agl.store.base import LightningStore
-from agl_inspect.runs.lookup import find_run
+from agl_inspect.runs.lookup import store_and_run
 from agl_records.calls.sources import by_scope
 from agl_records.ledger.tables import Accounts
 from agl_records.types import EXCLUSION_REASONS, LedgerError
@@ -16,13 +16,13 @@ from agl_views.tables.stores import open_store, store_options
 
 
 @click.command("ledger")
-@click.argument("run", required=False, type=click.Path(path_type=Path))
+@click.argument("run", required=False)
 @store_options
 @click.option("--step", type=int, help="Only this step, with a line per excluded call.")
 @click.option("--all", "read_all", is_flag=True, help="All steps, however many.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
-    run: Path | None,
+    run: str | None,
     path: Path | None,
     url: str | None,
     step: int | None,
@@ -37,10 +37,7 @@ def command(
     RUN is a run's id or a part of it, and the others of its store are left out; or a folder or a
     store file. Without it and a store, the newest run under agl-runs.
     """
-    has_place = path is not None or url is not None
-    of: str | None = None
-    if run is not None and (has_place or (str(run) == run.stem and not run.exists())):
-        of = find_run(str(run), (path, url)).run_id
+    where, of = store_and_run(run, (path, url))
 
     async def read(store: LightningStore) -> Accounts:
         # Of a store's only run it is known, too, which rollouts are in no account.
@@ -50,7 +47,7 @@ def command(
             return await Accounts.read(store, step, only)
         return await Accounts.read_newest(store, only)
 
-    accounts = read_and_close(open_store(path if has_place else run, url), read)
+    accounts = read_and_close(open_store(*where), read)
     problems = accounts.problems
     if step is not None and not accounts.steps and not problems:
         raise ConfigError(f"the store has no account of step {step}. See: agl ledger")

@@ -13,16 +13,12 @@ from agl_inspect.report.text import summary_text
 from agl_inspect.runs.facts import run_facts
 from agl_inspect.runs.lookup import file_of, find_run, read_store_of, runs_of_store
 from agl_runs.finding import last_time
+from agl_views.tables.stores import store_options
 
 
 @click.command("report")
 @click.argument("run", required=False)
-@click.option(
-    "--path",
-    type=click.Path(path_type=Path),
-    help="A store file or a run's folder; without it, all under agl-runs.",
-)
-@click.option("--url", help="Address of a store server; its token is in AGL_SERVER_TOKEN.")
+@store_options
 @click.option("--out", type=click.Path(path_type=Path), help="Write the page into this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, and no page.")
 def command(

@@ -11,10 +11,8 @@ from agl.store.queries import check_statuses
 from agl.types import RolloutMode
 from agl.utils.text import shorten
 from agl_inspect.readable import read_undamaged
-from agl_inspect.runs.lookup import file_of, find_run
+from agl_inspect.runs.lookup import store_and_run
 from agl_records.final_rewards import FinalReward, final_reward
-from agl_runs.local_runs import one_of
-from agl_runs.store import query_runs
 from agl_views.tables.rollout_table import Listed, Wanted, listed
 from agl_views.tables.stores import open_store, store_options
 
@@ -24,6 +22,7 @@ SORTS = ("time", "reward", "seconds")
 
 
 @click.command("rollouts")
+@click.argument("run", required=False)
 @store_options
 @click.option(
     "--last",
@@ -35,7 +34,6 @@ SORTS = ("time", "reward", "seconds")
 @click.option("--status", "statuses", multiple=True, help="Only of this status; repeat.")
 @click.option("--failed", is_flag=True, help="Only those that failed or were cancelled.")
 @click.option("--mode", type=click.Choice(get_args(RolloutMode)), help="Only of this mode.")
-@click.option("--run", "run_id", help="Only of this run: its id, a part of it, or its folder.")
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
 @click.option("--task", help="Only those whose task has this text in it, as JSON.")
 @click.option("--reward-below", type=float, help="Only those with a reward below this one.")
@@ -46,6 +44,7 @@ SORTS = ("time", "reward", "seconds")
 @click.option("--reverse", is_flag=True, help="What comes last is the least.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
+    run: str | None,
     path: Path | None,
     url: str | None,
     last: int | None,
@@ -53,7 +52,6 @@ def command(
     statuses: tuple[str, ...],
     failed: bool,
     mode: str | None,
-    run_id: str | None,
     step: int | None,
     task: str | None,
     reward_below: float | None,
@@ -62,20 +60,21 @@ def command(
     reverse: bool,
     as_json: bool,
 ) -> None:
-    """List the rollouts of a store, with reward and reason of failure; the newest last."""
+    """List the rollouts of a store, with reward and reason of failure; the newest last.
+
+    RUN is a run's id or a part of it, and the others of its store are left out; or a folder or a
+    store file. Without it and a store, the newest run under agl-runs.
+    """
     chosen = [*statuses, *(["failed", "cancelled"] if failed else [])] or None
     check_statuses("rollouts", chosen)
-    if run_id is not None and path is None and url is None:
-        run = find_run(run_id, (None, None))
-        path, run_id = file_of(run, None), run.run_id
+    where, run_id = store_and_run(run, (path, url))
     if show_all and last is not None:
         raise click.UsageError(f"--all and --last {last} say two things; give one")
     most = None if show_all else last or LAST
     limits = (reward_below, reward_above, cast(Any, sort), most, reverse)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
-        run = None if run_id is None else one_of(await query_runs(store), run_id).run_id
-        found = await listed(store, Wanted(chosen, mode, run, step, task, *limits))
+        found = await listed(store, Wanted(chosen, mode, run_id, step, task, *limits))
         rows: list[dict[str, Any]] = []
         for rollout in reversed(found.rollouts):
             attempts = await store.query_attempts(rollout.rollout_id)
@@ -97,7 +96,7 @@ def command(
             rows.append(row)
         return rows, found
 
-    rows, found = read_undamaged(open_store(path, url), read)
+    rows, found = read_undamaged(open_store(*where), read)
     if as_json:
         print_json(rows)
     else:

@@ -119,7 +119,7 @@ def run_lines(shown: ShownRun, learned: str) -> Iterator[str]:
         what = "whole steps among the" if whole else "the"
         yield ""
         yield f"rollouts {what} newest {MOST}; those of one step:"
-        yield f"         agl rollouts --run {run.run_id} --step N"
+        yield f"         agl rollouts {run.run_id} --step N"
     if shown.note:
         yield f"         {shown.note}"
     yield ""
