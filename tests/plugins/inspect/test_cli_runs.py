@@ -60,7 +60,8 @@ def test_runs_are_listed_and_no_file_is_left_behind(agl, project):
     text = agl("runs", "show", second).out
     assert "algorithm.rate" in text
     assert "agl-core" in text
-    refuses(agl, "is the beginning of several runs", "runs", "show", "2")
+    words = f"is part of the ids of 2 runs, the newest of which are {first}, {second}. Give one"
+    refuses(agl, words, "runs", "show", "2")
     refuses(agl, f"the newest are: {first}, {second}", "runs", "show", "nope")
     assert told(agl, "runs", "show", second)["status"] == "finished"
     assert sorted(project.rglob("*")) == before

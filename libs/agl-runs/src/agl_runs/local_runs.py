@@ -93,6 +93,9 @@ def one_of(runs: Iterable[Run], name: str) -> Run:
                 raise ConfigError(
                     f"run {found[0].run_id!r} is here several times, in {places}. Name the folder"
                 )
-            raise ConfigError(f"{name!r} is the beginning of several runs: {ids}. Say more of it")
+            raise ConfigError(
+                f"{name!r} is part of the ids of {len(found)} runs, the newest of which are {ids}. "
+                "Give one of these"
+            )
     ids = ", ".join(run.run_id for run in known[-5:]) or "none"
     raise ConfigError(f"no run {name!r} here; the newest are: {ids}. See: agl runs")

@@ -395,6 +395,6 @@ def _plain(value: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     """Whether YAML and JSON have a form for it."""
     if isinstance(value, list | dict):
-        inner: Any = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
+        inner = cast(Any, value).values() if isinstance(value, dict) else cast("list[Any]", value)
         return all(map(_is_plain, inner))
     return isinstance(value, str | int | float | bool | None)
