@@ -133,6 +133,22 @@ def test_without_a_ledger_the_adapter_says_what_it_would_read(explain):
     assert "excluded failed_attempt: no attempt of the rollout succeeded" in explain(bad)
 
 
+def test_without_a_name_it_is_the_newest_rollout_from_which_an_update_learned(agl):
+    async def fill(store: Any) -> str:
+        used, unused = [await add(store, FIRST), await add(store, SECOND)]
+        await account(store, [[used]])
+        leave_out = {span.span_id for span in SECOND}
+        await account(store, [[unused]], train=functools.partial(train, leave_out=leave_out))
+        evaluated = await add(store, OTHER, mode="val")
+        await account(store, [[evaluated]], step=2)
+        return used.rollout_id
+
+    used = filled(fill)
+    told = agl("explain", "--path", "s.db")
+    assert f"{used}, the newest rollout from which an update learned; see agl rollo" in told.err
+    assert f"rollout    {used} (" in told.out
+
+
 def test_what_is_not_there_is_named(explain):
     one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
     for arguments, message in (

@@ -52,7 +52,7 @@ def command(
 ) -> None:
     """Show how ROLLOUT's rewards became advantages: reward, rule, group, advantage.
 
-    ROLLOUT is an id, or the beginning of one; without it, the newest that was accounted for.
+    ROLLOUT is an id, or the beginning of one; without it, the newest from which an update learned.
 
     What an algorithm did stands in its ledger. Without one, rows and credit are those of the
     adapter 'rows' with its defaults, and there are no advantages. Of a token it also shows the

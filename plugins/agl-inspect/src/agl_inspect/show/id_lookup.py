@@ -305,21 +305,24 @@ async def newest(store: LightningStore) -> tuple[Subject, str]:
 async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool = False) -> str:
     """The id of the rollout that a name is of, or the beginning of one: of an attempt, or a span.
 
-    Without a name it is the newest, with ``accounted`` the newest that an algorithm has accounted
-    for, and a remark says which.
+    Without a name it is the newest, with ``accounted`` the newest from which an update learned, or
+    else that an algorithm has accounted for, in training before others. A remark says which.
 
     Raises:
         ConfigError: There is none, or it is the name of something else.
     """
     if name is None:
-        newest = await store.query_rollouts(sort_order="desc", limit=NEWEST if accounted else 1)
-        ids = [one.rollout_id for one in newest]
+        about: dict[str, Any] = {"sort_order": "desc", "limit": NEWEST if accounted else 1}
+        of_training = await store.query_rollouts(mode="train", **about) if accounted else ()
+        ids = [one.rollout_id for one in of_training or await store.query_rollouts(**about)]
         if not ids:
             raise ConfigError("the store has no rollout yet")
         parts = await load_parts(store, ids) if accounted else ()
         known = {part.rollout_id for part in parts}
-        chosen = next((one for one in ids if one in known), ids[0])
-        note(f"{chosen}, the newest rollout; see agl rollouts for others")
+        used = {p.rollout_id for p in parts if any(one.kind == "call" for one in p.trained)}
+        chosen = max(ids, key=lambda one: (one in used, one in known))  # the first of these
+        how = " from which an update learned" if chosen in used else ""
+        note(f"{chosen}, the newest rollout{how}; see agl rollouts for others")
         return chosen
     subject = await find(store, name)
     if not subject.rollout_id:
