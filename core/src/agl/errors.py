@@ -126,6 +126,14 @@ class StoppedError(RunError):
     """The run has stopped before its end, at a point from which it can go on."""
 
 
+class EndedEarlyError(StoppedError, SystemExit):
+    """What ``fit`` makes of a ``StoppedError``; uncaught, it ends a script without a traceback."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text  # which Python writes to standard error as it exits, with status 1
+
+
 class RunnerCrashError(RunError):
     """Runner processes died and could not be replaced."""
 

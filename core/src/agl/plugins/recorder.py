@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.run_result import RunResult
-from agl.errors import ReplacedError, StoppedError
+from agl.errors import EndedEarlyError, ReplacedError, StoppedError
 from agl.plugins import registry
 from agl.plugins.build import Given
 from agl.types import Dataset
@@ -81,11 +81,11 @@ class Recording:
     def note_stopped(self, error: StoppedError) -> None:
         """The algorithm has stopped at a point from which it can go on; ``error`` says why."""
         text = f"the run has stopped before its end, {error}; {self.how_to_go_on}"
-        self.reason, self.stopped = str(error), StoppedError(text)
+        self.reason, self.stopped = str(error), EndedEarlyError(text)
 
     def note_replaced(self, error: ReplacedError) -> None:
         """The store refuses what this start writes."""
-        self.reason, self.stopped = str(error), StoppedError(str(error))
+        self.reason, self.stopped = str(error), EndedEarlyError(str(error))
 
     def note_spent(self, budget: str) -> None:
         """The gateway has refused model calls, or would; ``budget`` is the limit."""
