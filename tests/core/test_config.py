@@ -91,8 +91,7 @@ def test_registered_name_is_built():
     assert build({"type": "baseline", "n_epochs": 3}).n_epochs == 3
 
 
-def test_none_takes_the_default_or_stays_none():
-    assert build(None) is None
+def test_none_takes_the_default():
     assert isinstance(build(None, default="baseline"), agl.Baseline)
     assert build(None, default=ready) is ready
 

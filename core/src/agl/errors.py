@@ -129,9 +129,7 @@ class StoppedError(RunError):
 class EndedEarlyError(StoppedError, SystemExit):
     """What ``fit`` makes of a ``StoppedError``; uncaught, it ends a script without a traceback."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.code = text  # which Python writes to standard error as it exits, with status 1
+    code = property(str)  # pyright: ignore[reportAssignmentType]: what Python writes as it exits
 
 
 class RunnerCrashError(RunError):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast
 
 from agl.errors import AglError, ConfigError
 from agl.plugins import registry
@@ -42,8 +42,7 @@ class ComponentPlan(Generic[T]):
         if _is_made(self.target, self.expected_type):
             return self.target
         label = str(self.component) if self.component else _name_of(self.target)
-        owner = getattr(self.target, "__name__", "")
-        with located(self.where, self.options, owner):
+        with located(self.where, self.options, getattr(self.target, "__name__", "")):
             try:
                 built: Any = self.target(**self.options)
             except AglError:
@@ -58,24 +57,7 @@ class ComponentPlan(Generic[T]):
         return built
 
 
-@overload
-def build_component(
-    spec: type[T] | Callable[[], T] | str | Mapping[str, Any],
-    *,
-    expected_type: type[T],
-    **options: Any,
-) -> T: ...
-@overload
-def build_component(
-    spec: Given[T] | None, *, expected_type: type[T], default: Given[T], **options: Any
-) -> T: ...
-@overload
-def build_component(
-    spec: Given[T] | None, *, expected_type: type[T], default: None = None, **options: Any
-) -> T | None: ...
-def build_component(
-    spec: Given[T] | None, *, default: Given[T] | None = None, **options: Any
-) -> T | None:
+def build_component(spec: Given[T] | None, *, expected_type: type[T], **options: Any) -> T:
     """Build a component from any form in which one may be given.
 
     Args:
@@ -83,23 +65,18 @@ def build_component(
             name (``"apo"``), a path (``"module:attribute"`` or ``"package.module.Attribute"``), a
             dict of ``type`` (any of these) and options, or None. A dict without ``type`` holds
             options of the default.
-        default: Used for None, in any of these forms; with None too, None comes back.
+        expected_type: What must come out.
         options: ``group`` is the entry point group in which names are looked up, as
-            ``"agl.algorithms"``; ``expected_type`` what must come out; ``optional_defaults`` holds
-            options for a constructor that has them, unless ``spec`` says otherwise; error messages
-            begin with ``where``, as ``"agl.yaml: algorithm"``.
-
-    Returns:
-        The component, or None when neither ``spec`` nor ``default`` is given.
+            ``"agl.algorithms"``, or None; ``default`` is used for None, in any of these forms;
+            ``optional_defaults`` holds options for a constructor that has them, unless ``spec``
+            says otherwise; error messages begin with ``where``, as ``"agl.yaml: algorithm"``.
 
     Raises:
         ConfigError: An unknown or missing option, a value of the wrong type, a path that leads
             nowhere, or something that is not ``expected_type``.
         PluginError: A name that nobody offers, or a component that does not load.
     """
-    if spec is None and default is None:
-        return None
-    return plan_component(spec, default=default, **options).build()
+    return plan_component(spec, expected_type=expected_type, **options).build()
 
 
 def plan_component(
@@ -113,8 +90,7 @@ def plan_component(
 ) -> ComponentPlan[T]:
     """Find, load and check what ``build_component`` would build, and build nothing.
 
-    Arguments and errors are those of ``build_component``; without a group there are no names, and
-    it is an error to give neither ``spec`` nor ``default``.
+    Arguments and errors are those of ``build_component``; without a group there are no names.
     """
     options: dict[str, Any] = {}
     for given in (spec, default):
@@ -166,8 +142,7 @@ def import_attribute(path: str, where: str = "") -> Any:
 def located(where: str, options: Container[str] = (), owner: str = "") -> Generator[None]:
     """Put the file and key in front of the message of any ``AglError`` inside.
 
-    One that begins with one of these ``options`` of the ``owner``, and a colon or dot, is about a
-    key within.
+    A message that begins with one of these ``options`` of ``owner`` goes on with the key.
     """
     try:
         yield
@@ -175,9 +150,8 @@ def located(where: str, options: Container[str] = (), owner: str = "") -> Genera
         if not where:
             raise
         inner = str(error).removeprefix(f"{owner}: ")
-        is_within = re.split(r"[.:[]", inner)[0] in options
-        message = key(where, inner) if is_within else f"{where}: {error}"
-        raise type(error)(message) from error
+        is_option = re.split(r"[.:[]", inner)[0] in options
+        raise type(error)(key(where, inner) if is_option else f"{where}: {error}") from error
 
 
 def find_target(spec: object, group: str | None) -> tuple[Any, registry.Component | None]:

@@ -2,19 +2,17 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from agl.agent.base import Runner
 from agl.algorithm.adapter import TraceAdapter
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import Gateway
-from agl.errors import AglError, ConfigError
+from agl.errors import ConfigError
 from agl.execution.base import ExecutionStrategy
-from agl.plugins.build import ComponentPlan, find_target, plan_component
-from agl.plugins.registry import GROUPS, names_in
-from agl.plugins.schema import schema_of
+from agl.plugins.build import ComponentPlan, plan_component
+from agl.plugins.registry import names_in
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer
 
@@ -96,18 +94,6 @@ def plan_part(
                 f"out, or give another {name}"
             )
     return plan
-
-
-def part_with(option: str, given: Mapping[str, Any]) -> str | None:
-    """The first part that has this option, of those that are given and those by default."""
-    for name in (*PARTS, "environment"):
-        part, spec = PARTS.get(name) or Part(object, GROUPS[name]), given.get(name)
-        with suppress(AglError):  # what cannot be found has no options
-            kind = cast(Any, spec).get("type") if isinstance(spec, Mapping) else spec
-            target, _ = find_target(kind or part.default, part.group)
-            if any(one.name == option for one in schema_of(target).options):
-                return name
-    return None
 
 
 def adapter_maker(

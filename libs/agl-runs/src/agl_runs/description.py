@@ -67,12 +67,7 @@ def options_of(algorithm: Algorithm) -> dict[str, Any]:
     options = schema_of(type(algorithm)).options
     given = {option.name: getattr(algorithm, option.name, None) for option in options}
     redacted = redact({"type": name_of(algorithm), **given})
-    return json.loads(json.dumps(redacted, default=_qualified_name))
-
-
-def _qualified_name(value: Any) -> str:
-    """Of a function or class, of what a partial calls, or of the class of any other object."""
-    return full_name_of(written(value))
+    return json.loads(json.dumps(redacted, default=lambda value: full_name_of(written(value))))
 
 
 def code_of(

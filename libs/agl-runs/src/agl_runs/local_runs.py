@@ -93,9 +93,7 @@ def one_of(runs: Iterable[Run], name: str) -> Run:
                 raise ConfigError(
                     f"run {found[0].run_id!r} is here several times, in {places}. Name the folder"
                 )
-            raise ConfigError(
-                f"{name!r} is part of the ids of {len(found)} runs, the newest of which are {ids}. "
-                "Give one of these"
-            )
+            of = f"the ids of {len(found)} runs, the newest of which are {ids}"
+            raise ConfigError(f"{name!r} is part of {of}. Give one of these")
     ids = ", ".join(run.run_id for run in known[-5:]) or "none"
     raise ConfigError(f"no run {name!r} here; the newest are: {ids}. See: agl runs")

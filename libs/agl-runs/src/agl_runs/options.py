@@ -307,11 +307,8 @@ def _check_type(owner: str, name: str, kinds: list[Any], value: Any) -> None:
     for kind in kinds:
         plain, word = _TYPES.get(get_origin(kind) or kind, (object, ""))
         is_texts = get_args(kind) == (str,)
-        if isinstance(value, plain) and not (is_texts and _has_others(value)):
+        items: Any = value if is_texts and isinstance(value, plain) else ()
+        if isinstance(value, plain) and all(isinstance(one, str) for one in items):
             return
         expected.append("a list of strings" if is_texts else word)
     raise ConfigError(f"{owner}: {name} must be {' or '.join(expected)}; got {value!r}")
-
-
-def _has_others(values: Any) -> bool:
-    return not all(isinstance(value, str) for value in cast("list[object]", values))

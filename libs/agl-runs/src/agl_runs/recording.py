@@ -261,7 +261,9 @@ def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
         before = asyncio.run(get_run(store, named))
     elif known:
         before = _ask(store, lambda: get_run(store, run_id))
-    before = before and _placed(before, store)
+    path = getattr(innermost(store), "path", None)
+    if before is not None and isinstance(path, str):
+        before = placed(before, Path(path))
     if folder is None and before is not None and before.folder:
         folder = Path(before.folder)
         known = folders.known_run(folder)
@@ -297,18 +299,8 @@ def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
             run_id,
         )
     number = 1 if known is None else known[1] + 1
-    return RecordedStart(
-        folder, run_id=run_id, generation=number, before=before, is_kept=_is_kept(store)
-    )
-
-
-def _is_kept(store: LightningStore) -> bool:
-    return innermost(store).capabilities.get("persistent", False)
-
-
-def _placed(run: Run, store: LightningStore) -> Run:
-    path = getattr(innermost(store), "path", None)
-    return run if not isinstance(path, str) else placed(run, Path(path))
+    is_kept = innermost(store).capabilities.get("persistent", False)
+    return RecordedStart(folder, run_id=run_id, generation=number, before=before, is_kept=is_kept)
 
 
 def _check_ended(before: Run) -> list[str]:

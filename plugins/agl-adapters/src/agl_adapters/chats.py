@@ -43,9 +43,6 @@ class TraceToChats(TraceToRows):
     excluded.
 
     Args:
-        agent_match: Regular expression, searched in agents' names; None takes every call. A call
-            whose agent is unknown matches nothing.
-        credit: The credit rule: its name, a dict of ``type`` and options, or a rule.
         truncated: What becomes of an answer that was cut off at the limit of tokens (its reason to
             finish is ``length``). ``train`` trains it as any other. ``mask`` excludes the call and
             trains the others; a conversation that goes on behind it has its answer as a given one.

@@ -106,10 +106,11 @@ def asked_again(calls: Sequence[ModelCall]) -> dict[str, str]:
         calls: Of one attempt, in the order of their numbers, which they have from their ends.
     """
     failed = [n for n, call in enumerate(calls) if call.error_kind == "infrastructure"]
+    asked = [[getattr(call, name) for name in QUESTION] for call in calls]
     again: dict[str, str] = {}
     for number in failed:
         call = calls[number]
-        same = [n for n, other in enumerate(calls) if n != number and _asked_the_same(call, other)]
+        same = [n for n, one in enumerate(asked) if n != number and one == asked[number]]
         begin = call.start_time or 0.0
         if any(
             n > number or (calls[n].error is None and (calls[n].end_time or begin) > begin)
@@ -117,7 +118,3 @@ def asked_again(calls: Sequence[ModelCall]) -> dict[str, str]:
         ):
             again[call.call_id] = call.error or ""
     return again
-
-
-def _asked_the_same(one: ModelCall, other: ModelCall) -> bool:
-    return all(getattr(one, name) == getattr(other, name) for name in QUESTION)

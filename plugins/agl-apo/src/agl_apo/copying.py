@@ -24,7 +24,10 @@ def copied_tasks(text: str, seed: str, tasks: Sequence[Any]) -> list[int]:
         number
         for number, task in enumerate(tasks)
         if _has_run(_words(text), known, task)
-        or any(_count(line, known, values[number] - common) >= VALUES for line in lines)
+        or any(
+            sum(one in line and one not in known for one in values[number] - common) >= VALUES
+            for line in lines
+        )
     ]
 
 
@@ -36,10 +39,6 @@ def _has_run(text: str, known: str, task: Any) -> bool:
             if run in text and run not in known:
                 return True
     return False
-
-
-def _count(line: str, known: str, values: set[str]) -> int:
-    return sum(value in line and value not in known for value in values)
 
 
 def _values(task: Any) -> set[str]:

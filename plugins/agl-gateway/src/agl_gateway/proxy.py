@@ -143,9 +143,8 @@ class LLMProxy(Gateway):
         self.api_key = None if open else api_key or secrets.token_urlsafe(24)
         learn(self.api_key)
         self._store: LightningStore | None = None
-        self._tracker = build_component(
-            tracker, group="agl.metrics", expected_type=Tracker, where="tracker"
-        )
+        about: dict[str, Any] = {"group": "agl.metrics", "expected_type": Tracker}
+        self._tracker = build_component(tracker, where="tracker", **about) if tracker else None
         limits = {"run_budget": run_budget, "attempt_budget": attempt_budget}
         self._budgets = Budgets(**validate(Budgets, limits, "LLMProxy:"))
         self._max_pause_seconds = max_pause_seconds

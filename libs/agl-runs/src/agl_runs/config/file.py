@@ -17,7 +17,7 @@ from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
-from agl.plugins.parts import adapter_maker, default_strategy, part_with, plan_part
+from agl.plugins.parts import adapter_maker, default_strategy, plan_part
 from agl.plugins.schema import key, schema_of, validate
 from agl.utils.catalogue import public_names
 from agl.utils.checks import check_numbers
@@ -88,6 +88,8 @@ class RunConfig:
     @classmethod
     def explain_option(cls, name: str, values: Mapping[str, Any]) -> str:
         """The key of what others call so, or nearly so; else the part whose option it is."""
+        from agl_runs.config.overrides import part_with
+
         others = public_names("keys of a file")
         near = get_close_matches(name, others, n=1, cutoff=0.8)
         if hint := f" Here it is {others[near[0]]!r}" if near else did_you_mean(name, vars(cls())):
@@ -113,10 +115,7 @@ class ConfigFile:
 
     def where(self, *keys: object) -> str:
         """What messages about a key begin with."""
-        address = f"{(self.read_from or self.path).name}:"
-        for part in keys:
-            address = key(address, part)
-        return address
+        return reduce(key, keys, f"{(self.read_from or self.path).name}:")
 
 
 @dataclass(frozen=True)
@@ -132,13 +131,14 @@ class CheckedConfig:
     hooks: list[object]
     resources: "NamedResources | None"
 
-    def build(self) -> dict[str, Any]:
-        """All components but the store, which may make a file; by names of ``Trainer``."""
-        built = {name: plan.build() for name, plan in self.components.items() if name != "store"}
+    def build(self, *names: str) -> dict[str, Any]:
+        """These of the components, else all but the store, which may make a file; for a trainer."""
+        wanted = names or self.components.keys() - {"store"}
+        built = {name: plan.build() for name, plan in self.components.items() if name in wanted}
         return {"llm_proxy": built.pop("gateway", None), **built}
 
     def check_fit(self) -> None:
-        """Build all but the store, and refuse what a trainer would before it starts."""
+        """Build all but the store, and refuse what the trainer would."""
         built = self.build()
         if algorithm := built.get("algorithm"):
             algorithm.check_datasets(self.train, self.val)
@@ -150,14 +150,9 @@ class CheckedConfig:
         """A trainer of these components; ``options`` are ``Trainer``'s and go before the file's."""
         from agl.trainer import Trainer
 
-        config = self.file.config
-        about: dict[str, Any] = {
-            "max_rollouts": config.max_rollouts,
-            "concurrency": config.concurrency,
-            "runner": config.runner,
-            "initial_resources": self.resources,
-            "hooks": self.hooks,
-        }
+        names = "max_rollouts", "concurrency", "runner"
+        about: dict[str, Any] = {name: getattr(self.file.config, name) for name in names}
+        about |= {"initial_resources": self.resources, "hooks": self.hooks}
         return Trainer(store=store, **(about | components | options))
 
     def resolved(self) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 from agl.errors import AglError, ConfigError
+from agl.plugins.build import find_target
+from agl.plugins.parts import PARTS
+from agl.plugins.registry import GROUPS
+from agl.plugins.schema import schema_of
 from agl.utils.logs import tell
 
 Layers = Sequence[tuple[Path, dict[str, Any]]]
@@ -95,6 +99,18 @@ def _addresses(values: Any, above: str = "") -> Iterator[str]:
         for name, value in cast("Mapping[str, Any]", values).items():
             yield f"{above}{name}"
             yield from _addresses(value, f"{above}{name}.")
+
+
+def part_with(option: str, given: Mapping[str, Any]) -> str | None:
+    """The first part of a run that has this option, of those that are given or by default."""
+    for name in (*PARTS, "environment"):
+        spec, default = given.get(name), PARTS[name].default if name in PARTS else None
+        kind = cast(Any, spec).get("type") if isinstance(spec, Mapping) else spec
+        with suppress(AglError):  # what cannot be found has no options
+            target, _ = find_target(kind or default, GROUPS.get(name))
+            if any(one.name == option for one in schema_of(target).options):
+                return name
+    return None
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

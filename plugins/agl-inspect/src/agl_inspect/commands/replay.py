@@ -86,8 +86,7 @@ def _config_of(run: Run, file: Path | None, overrides: tuple[str, ...]) -> Confi
 def _replay(run: Run, where: Where, step: int, config: ConfigFile) -> "Replay":
     folder = Path(run.folder or "")
     checked = check_config(config, run_dir=folder)
-    plans = checked.components
-    built = {name: plans[name].build() for name in ("algorithm", "adapter") if name in plans}
+    built = checked.build("algorithm", "adapter")
     with copy_of_store(run, where) as (store, _):
         trainer = checked.trainer(built, store, strategy="shm", run_dir=folder, hooks=[])
         return replay(trainer, checked.agent, step)

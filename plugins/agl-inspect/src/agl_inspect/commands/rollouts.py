@@ -81,19 +81,20 @@ def command(
             error = attempts[-1].error if attempts else None
             given = final_reward(rollout)
             end = rollout.end_time
-            row = {
-                "rollout_id": rollout.rollout_id,
-                "status": rollout.status,
-                "mode": rollout.mode,
-                "attempts": len(attempts),
-                "reward": given.reward,
-                "reward_on_the_way": given.on_the_way,
-                "seconds": None if end is None else end - rollout.start_time,
-                "resources_id": rollout.resources_id,
-                "input": rollout.input,
-                "error": error and f"{error.boundary}: {error.type}: {error.message}",
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    "rollout_id": rollout.rollout_id,
+                    "status": rollout.status,
+                    "mode": rollout.mode,
+                    "attempts": len(attempts),
+                    "reward": given.reward,
+                    "reward_on_the_way": given.on_the_way,
+                    "seconds": None if end is None else end - rollout.start_time,
+                    "resources_id": rollout.resources_id,
+                    "input": rollout.input,
+                    "error": error and f"{error.boundary}: {error.type}: {error.message}",
+                }
+            )
         return rows, found
 
     rows, found = read_undamaged(open_store(*where), read)

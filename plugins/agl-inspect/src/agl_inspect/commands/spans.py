@@ -44,7 +44,7 @@ def command(
             span.sequence_id,
             "  " * depths[span.span_id] + span.name,
             span.status.status_code,
-            _seconds(span),
+            f"{span.end_time - span.start_time:.3f}" if span.end_time and span.start_time else "",
             span.span_id,
             span.attempt_id,
             span.parent_id,
@@ -53,9 +53,3 @@ def command(
     ]
     columns = ["#", "name", "status", "seconds", "span_id", "attempt_id", "parent_id"]
     print_table(columns, rows, cut=True)
-
-
-def _seconds(span: Span) -> str:
-    if span.start_time is None or span.end_time is None:
-        return ""
-    return f"{span.end_time - span.start_time:.3f}"

@@ -31,7 +31,6 @@ from agl.plugins.schema import schema_of
 from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
-from agl.trainer import Trainer
 from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.grades import constant_prompts
 from agl_records.training_data import TrainedModel
@@ -181,8 +180,7 @@ def _measuring_holds(trial: Trial) -> Generator[None]:
 def _run(
     checked: CheckedConfig, train: Sequence[Any] | None, val: Sequence[Any] | None, folder: Path
 ) -> Trial:
-    plans = checked.components
-    plan = plans.get("algorithm")
+    plan = checked.components.get("algorithm")
     algorithm: Algorithm = Baseline()
     if plan:
         skips_evaluation = val is None and checked.val is not None
@@ -199,16 +197,11 @@ def _run(
     )
 
     store = InMemoryLightningStore()
-    built = {key: plans[key].build() for key in ("tracer", "gateway", "adapter") if key in plans}
-    trainer = Trainer(
-        algorithm=algorithm,
-        runner=_Few,
-        initial_resources=checked.resources,
-        tracer=built["tracer"],
-        adapter=built.get("adapter"),
-        store=store,
+    trainer = checked.trainer(
+        checked.build("tracer", "gateway", "adapter"),
+        store,
+        **{"algorithm": algorithm, "runner": _Few, "max_rollouts": None, "concurrency": None},
         strategy=SharedMemoryExecutionStrategy(graceful_delay=1.0),
-        llm_proxy=built.get("gateway"),
         hooks=[_OfAttempts(hook) for hook in checked.hooks],
     )
     try:

@@ -211,13 +211,13 @@ def _findings(paid: Sequence[Paid]) -> Iterator[Finding]:
 
 def fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
     """Run an algorithm with an agent, as the file has it run but for the store and the hooks."""
-    plans = checked.components
-    built = {key: plans[key].build() for key in ("tracer", "gateway", "strategy") if key in plans}
-    gateway = built.pop("gateway", None)
-    needs_one = "algorithm" in plans and getattr(plans["algorithm"].target, "needs_gateway", False)
-    if gateway is None and needs_one:
-        gateway = plan_part("gateway", None, where="gateway").build()
-    options = {"algorithm": algorithm, "llm_proxy": gateway, "max_rollouts": None, "hooks": []}
+    built, plan = (
+        checked.build("tracer", "gateway", "strategy"),
+        checked.components.get("algorithm"),
+    )
+    if built["llm_proxy"] is None and plan and getattr(plan.target, "needs_gateway", False):
+        built["llm_proxy"] = plan_part("gateway", None, where="gateway").build()
+    options: dict[str, Any] = {"algorithm": algorithm, "max_rollouts": None, "hooks": []}
     trainer: Trainer = checked.trainer(built, InMemoryLightningStore(), **options)
     trainer.fit(agent, None)
 

@@ -47,18 +47,15 @@ def find_run(name: str, where: Where) -> Run:
     None, and several, are a ``ConfigError``.
     """
     if where == (None, None) and os.path.exists(name):  # a long name does not
-        folder = Path(name)  # perhaps one beside agl-runs that has only the name of a run
-        is_folder, of_run = os.path.isdir(name), Path(RUNS) / name
-        runs = runs_here(folder) or runs_here(of_run) if is_folder else runs_in(folder)
+        place = Path(name)  # a folder beside agl-runs may have the name of a run
+        is_folder = place.is_dir()
+        runs = (runs_here(place) or runs_here(Path(RUNS, name))) if is_folder else runs_in(place)
         return runs[0] if len(runs) == 1 else one_of(runs, "" if runs else name)
     return one_of(runs_of_store(*where), name)
 
 
 def store_and_run(name: str | None, where: Where) -> tuple[Where, str | None]:
-    """The store that RUN, ``--path`` and ``--url`` name, and which of its runs; None for all.
-
-    A folder or a file, as RUN, is a store with all its runs.
-    """
+    """The store that RUN, ``--path`` and ``--url`` name, and the run; None for all of a file."""
     if name is None:
         return where, None
     if where == (None, None) and (os.path.exists(name) or name.endswith(".db")):
