@@ -39,6 +39,11 @@ def test_what_git_keeps_is_written_here():
     assert [path for path in there if path.stat().st_size > 500_000] == []
 
 
+def test_a_fragment_of_the_changelog_has_30_words_at_most():
+    texts = {path.name: path.read_text("utf-8") for path in (ROOT / "changelog.d").glob("*.*.md")}
+    assert [name for name, text in texts.items() if len(text.split()) > 30] == []
+
+
 def test_top_level_has_few_rooms():
     modules = set(AGL.rglob("*.py")) - {AGL / "__init__.py"}
     assert len({path.relative_to(AGL).parts[0] for path in modules}) <= ROOMS
