@@ -532,13 +532,23 @@ def containers(session: nox.Session) -> None:
     The system brings podman: apt-get install podman runc catatonit.
     """
     needs = ("agl-harbor", "agl-gateway", "agl-server", "agl-sandbox", "podman-compose>=1.5")
-    install(session, CORE, *needs, *TEST_TOOLS[:5], OPENAI)
+    clouds = ("harbor[daytona,e2b,modal]", "daytona<1")  # of which only fakes are there
+    install(session, CORE, *needs, *clouds, *TEST_TOOLS[:5], OPENAI)
     packages = str(Path(session.create_tmp()).resolve() / "packages")
     session.install("--target", packages, *from_clone("agl-core", "agl-sandbox"))
     # Harbor warns of itself.
     folders = ("tests/plugins/sandbox/real", "tests/plugins/harbor/real")
     env = {**QUIET, "AGL_IMAGE_PACKAGES": packages}
     session.run("pytest", "-W", "default", *folders, *session.posargs, env=env)
+
+
+@nox.session
+def openenv(session: nox.Session) -> None:
+    """Agents with real servers of OpenEnv, which cannot be installed beside Harbor."""
+    needs = ("agl-sandbox", "openenv>=0.10,<0.11", "uv>=0.5")
+    install(session, CORE, *needs, *TEST_TOOLS[:4])
+    tests = "tests/plugins/sandbox/real/test_openenv.py"
+    session.run("pytest", "-W", "default", tests, *session.posargs, env=QUIET)
 
 
 @nox.session
@@ -729,7 +739,8 @@ NIGHTLY = (
     ("tests-plugins", "--store", "postgres"),
     *((name, "-m", "nightly") for name in ("sft-trl", "unsloth", "real-models")),
     ("verl-cpu", "--long"),
-    *((name,) for name in ("vllm", "ray", "ray-jobs", "containers", "peer", "tracers", "trackers")),
+    *((name,) for name in ("vllm", "ray", "ray-jobs", "containers", "openenv")),
+    *((name,) for name in ("peer", "tracers", "trackers")),
     *((name,) for name in ("examples", "calc-x", "dist", "typescript", "lowest", "lowest-plugins")),
     *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
 )
@@ -747,7 +758,8 @@ def nightly(session: nox.Session) -> None:
     sft-trl, unsloth -m nightly   whole runs of DPO with TRL, and whole runs with Unsloth
     real-models -m nightly   a pretrained model: fetched through a kill, going on bit for bit
     verl-cpu --long    every trainer, estimator and option of agl-verl with the real verl
-    containers         agents in real containers, and trials of Harbor in them
+    containers         agents in real containers, and trials of Harbor in them and with fake clouds
+    openenv            agents with real servers of OpenEnv
     vllm               the engine component, the gateway and a run with the real vLLM
     ray                the strategy on a real Ray cluster, whose nodes are killed
     ray-jobs           a run as a job of that cluster

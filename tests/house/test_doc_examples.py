@@ -61,7 +61,7 @@ KNOWN_NEEDS = {
         "agl-trackers",
         "agl-ui",
     ),
-    *("agl-unsloth", "agl-verl", "anthropic", "autogen-agentchat", "autogen-ext"),
+    *("agl-unsloth", "agl-verl", "anthropic", "autogen-agentchat", "autogen-ext", "openenv"),
     *("claude-agent-sdk", "crewai", "harbor", "langchain", "langchain-openai", "litellm", "mlflow"),
     *("gguf", "openai", "openai-agents", "opentelemetry-exporter-otlp-proto-http"),
     *("opentelemetry-util-genai", "prometheus-client", "pydantic-ai-slim", "pytest"),

@@ -128,6 +128,22 @@ async def test_coroutine_that_ignores_its_cancellation_is_stuck(run_all, memory_
     assert rollout.attempt.status == "timeout"
 
 
+async def test_coroutine_that_cleans_up_in_its_own_time_is_not_stuck(
+    run_all, memory_store, monkeypatch
+):
+    monkeypatch.setattr("agl.runner.agent_call.CANCEL_SECONDS", 0.1)
+
+    @agl.rollout
+    async def agent(task):
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.5)
+
+    agent.cancel_seconds = 20.0
+    await run_all(agent, memory_store, ["x"], config=seconds(timeout=0.1), on_stuck="raise")
+
+
 async def test_cancelled_rollout_stops_its_coroutine(run_all, until, memory_store):
     started = threading.Event()
 

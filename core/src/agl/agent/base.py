@@ -39,6 +39,8 @@ class LitAgent(Generic[T]):
     """
 
     trained_agents: str | None = None
+    cancel_seconds: float | None = None
+    """How long a rollout that is cancelled may clean up; None is 2. Then it counts as stuck."""
     _trainer: Any = None
     _runner: "Runner[T] | None" = None
 

@@ -105,11 +105,12 @@ class AgentCall:
         began: float = 0.0,
         agent_loop: Callable[[], AgentLoop] | None = None,
         doing: str = "its agent ran",
+        cancel_seconds: float | None = None,
     ) -> None:
         self.is_coroutine = inspect.iscoroutinefunction(method)
         self._method, self._arguments, self._read = method, arguments, read
         self._attempt, self._doing = attempt, doing
-        self._timeout, self._began = timeout, began
+        self._timeout, self._began, self._cancel_seconds = timeout, began, cancel_seconds
         self._find_loop = agent_loop
         self._shared: AgentLoop | None = None
         self._loop = asyncio.get_running_loop()
@@ -225,7 +226,7 @@ class AgentCall:
         else:
             with contextlib.suppress(RuntimeError):  # it is closed
                 self._shared.loop.call_soon_threadsafe(self._cancel_task)
-        await asyncio.wait([self._ended], timeout=CANCEL_SECONDS)
+        await asyncio.wait([self._ended], timeout=self._cancel_seconds or CANCEL_SECONDS)
         if self._shared is not None and not self._cancel_arrived:
             self._shared.give_up()
 

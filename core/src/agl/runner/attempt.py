@@ -218,6 +218,7 @@ class AttemptRunner:
             timeout=rollout.config.timeout_seconds,
             began=began,
             agent_loop=self._loop_for_agents if self.apart and not is_sandboxed else None,
+            cancel_seconds=self.agent.cancel_seconds,
         )
         outcome = await self._work(rollout, call)
         # What an agent raises behind a wall comes as a SandboxedAgentError: this is the runner's.

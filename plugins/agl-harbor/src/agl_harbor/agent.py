@@ -1,25 +1,29 @@
 """An agent of agl that is a whole trial of Harbor: sandbox, agent and verifier."""
 
+import re
 import tempfile
-import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.agent.base import LitAgent
-from agl.emitter import emit_annotation
 from agl.errors import ConfigError
 from agl.runner.report import SandboxedAgentError
 from agl.types import LLM, AttemptedRollout, Failure, NamedResources, ProxyLLM, Rollout
 from agl.types.records import Boundary
-from agl_harbor.limits import Limits
+from agl_processes.sandbox_limits import CLEANUP_SECONDS, SandboxLimits, finish
 
 if TYPE_CHECKING:
-    from harbor.models.trial.config import TrialConfig  # pyright: ignore[reportMissingImports]
     from harbor.models.trial.result import ExceptionInfo, TrialResult  # pyright: ignore[reportMissingImports]
 
 WITHOUT_MODEL = ("oracle", "nop")
 """Harbor's agents that call none: one plays the task's solution, one does nothing."""
+LOST = re.compile(
+    r"(Sandbox|Daytona|Pod)NotFound|^NotFoundException|Sandbox(Terminated|Timeout)"
+    "|NotRunning|Unreachable|SpotEvicted|DaytonaGone"
+)
+"""Errors of the clouds' SDKs for a sandbox that is there no more."""
 
 
 class HarborAgent(LitAgent[dict[str, Any]]):
@@ -36,11 +40,13 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         logs: A folder that keeps what Harbor writes of each trial; None keeps nothing.
     """
 
+    cancel_seconds = CLEANUP_SECONDS
+
     def __init__(
         self,
         agent: Mapping[str, Any],
         sandbox: Mapping[str, Any],
-        limits: Limits,
+        limits: SandboxLimits,
         logs: Path | None = None,
     ) -> None:
         super().__init__()
@@ -52,38 +58,27 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         """The verifier's rewards by name, ``reward`` first.
 
         Raises:
-            SandboxedAgentError: The trial gave none; by what failed: sandbox, agent, verifier. Or
-                the budget is spent.
+            SandboxedAgentError: The trial gave none; by what failed: sandbox, agent, verifier.
         """
+        from harbor.models.trial.config import TrialConfig  # pyright: ignore[reportMissingImports]
+        from harbor.trial.hooks import TrialEvent  # pyright: ignore[reportMissingImports]
         from harbor.trial.trial import Trial  # pyright: ignore[reportMissingImports]
 
         assert isinstance(rollout, AttemptedRollout)
-        run = str((rollout.metadata or {}).get("run", rollout.rollout_id))
-        await self._limits.wait_for_turn(run)
-        with tempfile.TemporaryDirectory(prefix="agl-harbor-") as folder:
-            config = self._config(task, resources, rollout, self._logs or folder)
-            began = time.monotonic()
-            try:
-                result = await (await Trial.create(config)).run()
-            finally:
-                seconds = time.monotonic() - began
-                cost = self._limits.spend(run, seconds)
-                emit_annotation({"harbor.sandbox.seconds": seconds, "harbor.sandbox.cost": cost})
-        return _rewards_of(result)
-
-    def _config(
-        self,
-        task: dict[str, Any],
-        resources: NamedResources,
-        rollout: AttemptedRollout,
-        folder: Path | str,
-    ) -> "TrialConfig":
-        from harbor.models.trial.config import TrialConfig  # pyright: ignore[reportMissingImports]
-
         agent = with_model(self._agent, _model_of(resources, rollout))
         name = f"{rollout.rollout_id}-{rollout.attempt.sequence_id}"
-        about = {"task": task, "agent": agent, "environment": self._sandbox}
-        return TrialConfig.model_validate({**about, "trial_name": name, "trials_dir": str(folder)})
+        config = {"task": task, "agent": agent, "environment": self._sandbox, "trial_name": name}
+        with tempfile.TemporaryDirectory(prefix="agl-harbor-") as folder:
+            config["trials_dir"] = str(self._logs or folder)
+            trial = await Trial.create(TrialConfig.model_validate(config))
+            start = trial.agent_environment.start
+            trial.agent_environment.start = lambda force_build: finish(start(force_build))
+            async with AsyncExitStack() as stack:
+                sandbox = self._limits.sandbox(rollout)  # entered when the trial wants one
+                wait = lambda _: stack.enter_async_context(sandbox)  # noqa: E731
+                trial.add_hook(TrialEvent.ENVIRONMENT_START, wait)
+                result = await trial.run()
+        return _rewards_of(result)
 
 
 def with_model(agent: Mapping[str, Any], llm: LLM | None) -> dict[str, Any]:
@@ -129,7 +124,7 @@ def _rewards_of(result: "TrialResult") -> dict[str, float]:
 
 
 def _boundary_of(result: "TrialResult", error: "ExceptionInfo") -> Boundary:
-    if result.agent_execution is None:
+    if result.agent_execution is None or LOST.search(error.exception_type):
         return "resources"  # the sandbox, or what the agent needs in it
     if error.exception_type == "AgentTimeoutError":
         return "timeout"

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import sys
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from agl.errors import ConfigError
 from agl.types import LLM
 from agl.utils.text import did_you_mean
 from agl_harbor.agent import HarborAgent, with_model
-from agl_harbor.limits import Limits
+from agl_processes.sandbox_limits import SandboxLimits
 from agl_runs.environments import Environment
 
 
@@ -38,11 +37,10 @@ def harbor(
         agent: A name of Harbor's agents, ``module:Class``, or ``type`` and its options.
         sandbox: A name of Harbor's environments (``docker``, ``podman``, ``singularity``, ``gke``,
             ``daytona``, ``e2b``, ``modal``, ...), ``module:Class``, or ``type`` and its options.
-        starts_per_minute: Most sandboxes that are made in a minute on this machine.
-        price_per_hour: Of one sandbox; each rollout has its cost as ``harbor.sandbox.cost``.
-        budget: What all sandboxes of a run may cost on this machine; then no more are made, and
-            rollouts fail as by infrastructure. Needs ``price_per_hour``. A sandbox whose runner is
-            killed is not counted.
+        starts_per_minute: Most that are made in a minute on this machine.
+        price_per_hour: Of one; each rollout has its cost as ``sandbox.cost``.
+        budget: What all of a run may cost on this machine, but for those whose runner is killed;
+            then no more are made, and rollouts fail as by infrastructure. Needs a price.
         logs: A folder that keeps what Harbor writes of each trial, its options among it: give keys
             by the environment.
 
@@ -51,12 +49,7 @@ def harbor(
             Harbor is not there.
     """
     if importlib.util.find_spec("harbor") is None:
-        version = ".".join(map(str, sys.version_info[:2]))
-        why = (
-            "pip install harbor"
-            if sys.version_info >= (3, 12)
-            else (f"it needs Python 3.12 or newer, and this is {version}")
-        )
+        why = "pip install harbor, which wants Python 3.12 or newer"
         raise ConfigError(f"environment 'harbor' needs Harbor, which is not installed: {why}")
     from harbor.agents.factory import AgentFactory  # pyright: ignore[reportMissingImports]
     from harbor.environments.factory import EnvironmentFactory  # pyright: ignore[reportMissingImports]
@@ -75,8 +68,8 @@ def harbor(
         EnvironmentFactory.run_preflight(config.type, config.import_path, config.kwargs)
     except (Exception, SystemExit) as error:  # a preflight ends the process where a key is missing
         raise ConfigError(f"environment 'harbor': {error}") from error
-    limits = Limits(starts_per_minute, price_per_hour, budget)
-    runs = HarborAgent(chosen, place, limits, None if logs is None else Path(logs))
+    limits = SandboxLimits(starts_per_minute, price_per_hour, budget)
+    runs = HarborAgent(chosen, place, limits, Path(logs) if logs else None)
     return Environment(runs, _tasks(tasks), None if val is None else _tasks(val))
 
 
@@ -113,9 +106,4 @@ def _tasks(source: str) -> list[dict[str, Any]]:
             f"environment 'harbor': {source!r} is no folder, and Harbor does not find such a data "
             f"set: {error}"
         ) from error
-    if not found:
-        raise ConfigError(
-            f"environment 'harbor': {source!r} has no task. Expected a folder with one folder for "
-            "each task, which has task.toml, instruction.md, environment/ and tests/"
-        )
     return [one.model_dump(mode="json", exclude_defaults=True) for one in found]

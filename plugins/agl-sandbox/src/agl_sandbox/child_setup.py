@@ -21,13 +21,7 @@ from agl.emitter import emit_reward
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
-from agl_sandbox.forked_worker import (
-    answer_call,
-    encode,
-    failure_of,
-    receive,
-    serve,
-)
+from agl_sandbox.forked_worker import answer_call, encode, failure_of, receive, serve
 from agl_sandbox.forwarding import Forwarder
 from agl_sandbox.linux import Mount, Namespace, die_with_parent
 from agl_sandbox.sandbox import run_attempt
@@ -59,7 +53,7 @@ def main(descriptor: int) -> NoReturn:
     enclosure: Enclosure | None = None
     if setup["namespaces"]:
         network = () if setup["network"] else (Namespace.NET,)
-        enclosure = Enclosure([Namespace.MOUNT, Namespace.IPC, Namespace.PID, *network])
+        enclosure = Enclosure([Namespace.MNT, Namespace.IPC, Namespace.PID, *network])
 
     def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
         if enclosure is not None:
@@ -88,7 +82,7 @@ class Enclosure:
         self._fresh = Namespace(0)
         for kind in kinds:
             self._fresh |= kind
-        self._own = [(k, os.open(f"/proc/self/ns/{k.file_name}", os.O_RDONLY)) for k in kinds]
+        self._own = [(k, os.open(f"/proc/self/ns/{k.name}".lower(), os.O_RDONLY)) for k in kinds]
 
     def forget(self) -> None:
         """Be unable to go back."""

@@ -82,9 +82,6 @@ class DockerSandbox(JsonSandbox):
         connect: Sequence[str] = (),
         network: str | None = None,
     ) -> None:
-        for name, value in {"image": image, "docker": docker, "python": python}.items():
-            if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"isolation 'docker': {name} must be a name; got {value!r}")
         check = partial(check_numbers, "isolation 'docker'")
         check(whole=True, least=1, memory_mb=memory_mb, processes=processes, disk_mb=disk_mb)
         check(optional=True, above=0, cpus=cpus)

@@ -21,17 +21,12 @@ _IFF_UP_AND_RUNNING = 0x41
 
 
 class Namespace(IntFlag):
-    """What ``unshare`` makes anew."""
+    """What ``unshare`` makes anew; called as in ``/proc/PID/ns``, in capitals."""
 
-    MOUNT = 0x00020000
+    MNT = 0x00020000
     IPC = 0x08000000
     PID = 0x20000000
     NET = 0x40000000
-
-    @property
-    def file_name(self) -> str:
-        """Below ``/proc/PID/ns``."""
-        return {Namespace.MOUNT: "mnt"}.get(self, (self.name or "").lower())
 
 
 class Mount(IntFlag):

@@ -23,10 +23,7 @@ _X32 = 0x40000000
 _SOCKETS = (1, 2, 10, 16)
 """Unix, IPv4, IPv6, and netlink, by which programs look at their addresses."""
 
-_EVERYWHERE = {
-    "io_uring": (425, 426, 427),
-    "mounting": (428, 429, 430, 431, 432, 433, 442),
-}
+_EVERYWHERE = {"io_uring": (425, 426, 427), "mounting": (428, 429, 430, 431, 432, 433, 442)}
 _CLONE3 = 435
 """Its flags lie in memory, where a filter cannot look; the C library then takes ``clone``."""
 _BY_MACHINE = {
