@@ -121,10 +121,7 @@ FILTERS: Final[dict[str, dict[str, tuple[str, FilterKind]]]] = {
         "resources_id": ("resources_id", "exact"),
         "resources_id_contains": ("resources_id", "contains"),
     },
-    "workers": {
-        "status_in": ("status", "within"),
-        "worker_id_contains": ("worker_id", "contains"),
-    },
+    "workers": {"status_in": ("status", "within"), "worker_id_contains": ("worker_id", "contains")},
 }
 """Per kind of record, the argument of a query -> field and condition."""
 _OLDER: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}

@@ -14,11 +14,7 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.store.base import LightningStore
-from agl.types import (
-    AttemptedRollout,
-    EnqueueRolloutRequest,
-    RolloutConfig,
-)
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 from agl_testing.store_steps import claim, enqueue, find, latest, report, span_of, status_of
 
 

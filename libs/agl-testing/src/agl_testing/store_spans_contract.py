@@ -7,12 +7,7 @@ import pytest
 
 from agl.errors import InvalidRecordError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore
-from agl.types import (
-    Event,
-    Link,
-    SpanContext,
-    TraceStatus,
-)
+from agl.types import Event, Link, SpanContext, TraceStatus
 from agl_testing.store_steps import RETRY_ONCE, claim, latest, report, span_of, status_of
 
 

@@ -7,13 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agl.emitter import (
-    emit_message,
-    emit_reward,
-    find_final_reward,
-    get_message_value,
-    operation,
-)
+from agl.emitter import emit_message, emit_reward, find_final_reward, get_message_value, operation
 from agl.errors import TracerError
 from agl.store.base import LightningStore
 from agl.tracer.base import Tracer, get_active_tracer

@@ -68,11 +68,7 @@ class Trace:
         return self.span(MODEL_CALL_SPAN, kept, **fields)
 
     def flat(
-        self,
-        response_id: str | None = None,
-        *,
-        extra: dict[str, Any] | None = None,
-        **fields: Any,
+        self, response_id: str | None = None, *, extra: dict[str, Any] | None = None, **fields: Any
     ) -> Span:
         """A call as AgentOps records it."""
         attributes = {

@@ -9,10 +9,7 @@ class Metrics(ABC):
 
     @abstractmethod
     def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
+        self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
     ) -> None:
         """Make a counter. The same one may be registered again.
 

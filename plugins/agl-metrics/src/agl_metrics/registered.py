@@ -65,10 +65,7 @@ class RegisteredBackend(MetricsBackend):
         return there is metric
 
     def register_counter(
-        self,
-        name: str,
-        label_names: Sequence[str] | None = None,
-        group_level: int | None = None,
+        self, name: str, label_names: Sequence[str] | None = None, group_level: int | None = None
     ) -> None:
         self.register(Metric("counter", name, tuple(label_names or ()), group_level))
 

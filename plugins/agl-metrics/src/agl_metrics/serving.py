@@ -7,16 +7,7 @@ import click
 
 from agl.errors import MissingPluginError, install_line
 from agl_http.commands import stop_signal
-from agl_http.layers import (
-    JSON,
-    ROUTE,
-    Authenticated,
-    ErrorGuard,
-    Receive,
-    Scope,
-    Send,
-    send_whole,
-)
+from agl_http.layers import JSON, ROUTE, Authenticated, ErrorGuard, Receive, Scope, Send, send_whole
 from agl_http.metrics import CONTENT_TYPE
 from agl_http.server import ServerThread, bind
 from agl_http.tokens import Grant, Tokens, token_in, without_token

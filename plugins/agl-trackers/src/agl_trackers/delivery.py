@@ -141,11 +141,7 @@ class Delivery:
             logger.warning("%s: %s raised %s. The run goes on", self.name, what, message)
 
     async def close(
-        self,
-        seconds: float,
-        last: Callable[[], object] | None = None,
-        *,
-        hung: float | None = None,
+        self, seconds: float, last: Callable[[], object] | None = None, *, hung: float | None = None
     ) -> None:
         """Wait until all calls are made, and say which were not.
 

@@ -23,14 +23,7 @@ from agl_records.calls.reader import recorded_calls
 from agl_records.calls.sources import looks_like_call
 from agl_records.calls.span_tree import in_time
 from agl_records.training_data import ModelCall
-from agl_trackers.conventions import (
-    CONVERSATION,
-    KIND,
-    SESSION,
-    call_attributes,
-    clean,
-    text_of,
-)
+from agl_trackers.conventions import CONVERSATION, KIND, SESSION, call_attributes, clean, text_of
 from agl_trackers.records import shown
 
 TOKENS = (

@@ -151,12 +151,7 @@ def save_with_deadline(tables: Tables, stored: StoredAttempt, config: RolloutCon
 
 
 def save_attempt(
-    tables: Tables,
-    now: float,
-    rollout: Rollout,
-    old: Attempt,
-    stored: StoredAttempt,
-    current: bool,
+    tables: Tables, now: float, rollout: Rollout, old: Attempt, stored: StoredAttempt, current: bool
 ) -> None:
     """Keep a changed attempt, and move its rollout and its worker accordingly."""
     attempt = stored.attempt
