@@ -84,8 +84,8 @@ def test_a_damaged_record_stops_no_server_and_its_job_says_so(queue, caplog):
     record.write_text('{"id": "x", "stat')
     queue.thread.stop()
     queue.start()
-    assert f"job {damaged} of ann: {record} is damaged" in caplog.text
     states = {job["id"]: job["state"] for job in queue.client("ann").jobs()}
+    assert f"job {damaged} of ann: {record} is damaged" in caplog.text
     assert states == {damaged: "damaged", whole: "queued"}
     with pytest.raises(TrainingError, match=r"job\.json is damaged; restore that file"):
         queue.client("ann").attach(damaged)

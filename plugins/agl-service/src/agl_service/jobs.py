@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -149,8 +150,6 @@ class Jobs:
         self._lock = lock_of(folder)
         self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
         self._finished: set[Path] = set()
-        for record in folder.glob(f"*/jobs/*/{RECORD}"):
-            read_job(record)  # which says what is damaged
 
     def folder_of(self, job: Job) -> Path:
         """Where its record, log and run are."""
@@ -165,7 +164,10 @@ class Jobs:
 
     def all(self, user: str) -> list[Job]:
         """The jobs of a user, the oldest first."""
-        found = map(read_job, self.folder.glob(f"{user}/jobs/*/{RECORD}"))
+        found: list[Job] = []
+        for record in self.folder.glob(f"{user}/jobs/*/{RECORD}"):
+            with suppress(FileNotFoundError):  # its folder is deleted in this moment
+                found.append(read_job(record))
         return sorted(found, key=lambda job: job.created)
 
     def get(self, user: str, job_id: str) -> Job:
@@ -235,41 +237,40 @@ class Jobs:
                 worker.result()
 
     def _run_in_turn(self, stop: Event) -> None:
-        while not stop.wait(POLL_SECONDS):
-            if (claimed := self._claim()) is not None:
-                job, claim = claimed
-                try:
-                    self._run(job, stop)
-                except Exception as error:
-                    logger.exception("job %s of %s failed", job.id, job.user)
-                    with suppress(OSError):  # as if its disk is full
-                        self.change(job, "failed", "queued", "running", error=str(error))
-                finally:
-                    claim.release()
+        seconds = POLL_SECONDS
+        while not stop.wait(seconds):
+            try:
+                seconds = POLL_SECONDS
+                self._run_next(stop)
+            except Exception:  # as if the disk is full
+                logger.exception("no job could be begun in %s", self.folder)
+                seconds = END_SECONDS
 
-    def _claim(self) -> tuple[Job, LockFile] | None:
-        """The next job: one that a killed server ran, else of a user with the fewest that run."""
+    def _run_next(self, stop: Event) -> None:
+        """Run what a killed server ran, else a job of a user with the fewest that run."""
         waits: list[Job] = []
         runs: Counter[str] = Counter()
         for record in self.folder.glob(f"*/jobs/*/{RECORD}"):
-            if record in self._finished:
-                continue
-            job = read_job(record)
-            if job.state == "finished":
-                self._finished.add(record)
-            elif _is_claimed(record.parent):
-                runs[job.user] += 1
-            elif job.state in ("running", "queued"):
-                waits.append(job)
-        for job in sorted(
-            waits, key=lambda job: (job.state != "running", runs[job.user], job.created)
-        ):
-            with suppress(HeldError):  # another server was faster
-                claim = LockFile(self.folder_of(job) / CLAIM)
-                if (now := self.get(job.user, job.id)).state in ("running", "queued"):
-                    return now, claim
-                claim.release()
-        return None
+            with suppress(FileNotFoundError):
+                if record in self._finished:
+                    continue
+                job = read_job(record)
+                if job.state == "finished":
+                    self._finished.add(record)
+                elif _is_claimed(record.parent):
+                    runs[job.user] += 1
+                elif job.state in ("running", "queued"):
+                    waits.append(job)
+        waits.sort(key=lambda job: (job.state != "running", runs[job.user], job.created))
+        for job in waits:
+            with suppress(HeldError), _claim_of(self.folder_of(job)):  # else another was faster
+                if self.get(job.user, job.id).state in ("running", "queued"):
+                    try:
+                        self._run(job, stop)
+                    except Exception as error:
+                        logger.exception("job %s of %s failed", job.id, job.user)
+                        self.change(job, "failed", "queued", "running", error=str(error))
+                    return
 
     def _run(self, job: Job, stop: Event) -> None:
         folder = self.folder_of(job)
@@ -316,6 +317,15 @@ def _end(process: "subprocess.Popen[Any]") -> None:
     except subprocess.TimeoutExpired:  # it waits for rollouts; what was stored stays
         kill_descendants(psutil.Process(process.pid), itself=True)
         process.wait()
+
+
+@contextmanager
+def _claim_of(folder: Path) -> Generator[None]:
+    claim = LockFile(folder / CLAIM)
+    try:
+        yield
+    finally:
+        claim.release()
 
 
 def _is_claimed(folder: Path) -> bool:
