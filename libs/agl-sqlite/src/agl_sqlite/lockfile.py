@@ -75,6 +75,13 @@ def is_held(path: str | os.PathLike[str]) -> bool:
     return False
 
 
+def is_taken(path: Path) -> bool:
+    """Whether somebody holds a file; nobody does where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return is_held(path)
+    return False
+
+
 def _look(file: BinaryIO) -> None:
     try:
         import fcntl

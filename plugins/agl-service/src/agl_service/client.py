@@ -5,8 +5,9 @@ import re
 import secrets
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -73,7 +74,8 @@ class Client:
         self._url, token = without_token(url.rstrip("/"))
         token = token or os.environ.get("AGENT_LIGHTNING_API_KEY", "")
         self.timeout, self._session, self._data = timeout, requests.Session(), ""
-        self._verify, self._token = verify_ssl, token
+        # As the agents' client and store take it; requests has a variable of its own.
+        self._verify, self._token = verify_ssl and os.environ.get("SSL_CERT_FILE", True), token
         self._session.auth = self._sign  # or that of .netrc would take the place
         retry = Retry(max_retries, backoff_factor=0.2, allowed_methods=None)
         self._session.mount("http", HTTPAdapter(max_retries=retry))
@@ -95,7 +97,7 @@ class Client:
         return self._data
 
     def data(self) -> list[dict[str, Any]]:
-        """Your data: ``id``, ``train_tasks``, ``test_tasks``, ``created``."""
+        """Your data: ``id``, ``train_tasks``, ``test_tasks``, ``created``, ``error``."""
         return self._ask("GET", "/data")
 
     def delete_data(self, data_id: str) -> None:
@@ -164,7 +166,8 @@ class Client:
         """Run an agent on each test task once; for ``agent_func``, ``nworkers`` see ``train``.
 
         Args:
-            test_file: None for the test tasks uploaded last, or training tasks if it had none.
+            test_file: None for the test tasks uploaded last, also by another client of the user,
+                or training tasks if it had none.
             checkpoint: See ``download_model``, or ``base``, the model before any training. None for
                 ``latest``, or ``base`` if nothing was trained.
 
@@ -172,7 +175,10 @@ class Client:
             TrainingError: The evaluation failed or was stopped, or there is no such checkpoint.
         """
         workers = self._workers(agent_func, nworkers)
-        data = test_file and self._upload(test_file)
+        if test_file is not None:
+            data = self._upload(test_file)
+        elif not (data := self._data) and (known := self.data()):
+            data = max(known, key=lambda one: one["created"])["id"]
         if checkpoint is None:
             checkpoint = "latest" if any(job["checkpoints"] for job in self.jobs()) else "base"
         name = None if checkpoint == "base" else "/".join(self._checkpoint(checkpoint)[:2])
@@ -268,6 +274,11 @@ class Client:
         """Made before a job begins, so that a wrong option leaves no job behind."""
         if not callable(agent):
             raise InvalidConfigError(f"expected a function of (resource, task), got {agent!r}")
+        try:
+            with suppress(ValueError):  # a function in C says nothing of itself
+                signature(agent).bind(None, None)
+        except TypeError as error:
+            raise InvalidConfigError(f"{agent!r}: expected (resource, task): {error}") from None
         if number < 1 and number != -1:
             raise InvalidConfigError(f"nworkers={number}: expected 1 or more, or -1, four per core")
         return Workers(agent, number, self._url)
@@ -293,8 +304,10 @@ class Client:
                         if time.monotonic() - answered > self.timeout:
                             raise
                         job["state"] = "away"
-        except BaseException:
+        except BaseException as ended:
             note(f"job {job_id} stays; to go on: client.attach({job_id!r}, agent)")
+            if isinstance(ended, KeyboardInterrupt):
+                raise KeyboardInterrupt from None  # without all that was asked in this moment
             raise
         finally:
             if workers:

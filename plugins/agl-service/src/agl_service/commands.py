@@ -65,12 +65,15 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     what AGENT_LIGHTNING_API_KEY says; `agl server users add` adds others.
     """
     import socket
+    from hashlib import sha256
     from threading import Event
+    from urllib.parse import urlsplit
 
     from agl.cli.shared import note
     from agl.errors import ConfigError
     from agl.execution.signals import GracefulShutdown, graceful_signals
     from agl.utils.logs import setup_logging
+    from agl_http.addresses import is_loopback, url_of
     from agl_http.server import ServerThread
     from agl_http.tokens import with_token
     from agl_runs.files import write_whole
@@ -79,6 +82,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     from agl_service.server import app_of
     from agl_service.settings import read_settings
     from agl_service.users import read_users, token_of
+    from agl_sqlite.lockfile import is_taken
 
     setup_logging()
     file = Path(overrides[0]) if overrides and "=" not in overrides[0] else None
@@ -90,35 +94,39 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
         stop.set()
         return True
 
+    if settings.store and host in ("0.0.0.0", "::") and not settings.address:
+        raise ConfigError(f"--host {host}: say --address, where the other servers reach this one")
+    own: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
+    own["url"] = settings.address.rstrip("/") or url_of(host, port)
+    own["store"] = settings.store and sha256(settings.store.encode()).hexdigest()
     for there in _running(folder):
-        if not (settings.store and there["shares"]) or settings.address == there["url"]:
+        urls = own["url"], there["url"]
+        is_far = any(is_loopback(str(urlsplit(url).hostname)) for url in urls)
+        is_far = is_far and own["host"] != there["host"]
+        if not own["store"] == there["store"] != "" or is_far or urls[0] == urls[1]:
             raise ConfigError(
                 f"a server runs in {folder} already, at {there['url']}; end it with "
-                f"agl server stop --folder {folder}, say another --folder, or give each server of "
-                "this one the same --store postgresql://... and an --address of its own"
+                f"agl server stop --folder {folder}, say another --folder, or give all servers of "
+                "this one the same --store postgresql://..., each an --address for the others"
             )
-    name = f"server-{socket.gethostname()}-{os.getpid()}" if settings.store else "server"
-    if settings.store and host in ("0.0.0.0", "::") and not settings.address:
-        raise ConfigError(
-            f"--host {host}: where do the other servers reach this one? Say --address"
-        )
+    name = f"server-{own['host']}-{own['pid']}" if settings.store else "server"
     with hold_folder(folder, f"{name}.lock"):
-        about_file = folder / f"{name}.json"
-        about_file.unlink(missing_ok=True)  # of one that was killed
+        for file in folder.glob("server*.json"):
+            if not is_taken(lock := file.with_suffix(".lock")):  # of one that was killed
+                file.unlink()
+                lock.unlink(missing_ok=True)
         first = next(iter(read_users(folder).values()), "first")
         token = token_of(folder, first, os.environ.get("AGENT_LIGHTNING_API_KEY"))
         jobs = Jobs(folder, settings.jobs_at_once, settings.quotas, settings.store)
         thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
-        jobs.address = settings.address or thread.url
-        about = {"url": jobs.address, "host": socket.gethostname(), "pid": os.getpid()}
-        about["shares"] = bool(settings.store)
+        own["url"] = jobs.address = settings.address.rstrip("/") or thread.url
         with graceful_signals(GracefulShutdown(ask_to_stop), signal.SIGTERM, signal.SIGINT):
-            write_whole(about_file, json.dumps(about))
+            write_whole(folder / f"{name}.json", json.dumps(own))
             note(f"agl server: {with_token(jobs.address, token)}")
             jobs.run_all(stop)
         thread.stop()
-        about_file.unlink()
+        (folder / f"{name}.json").unlink()
 
 
 @server.group("users")
@@ -131,7 +139,10 @@ def users() -> None:
 @folder_option
 def add_user(name: str, folder: Path) -> None:
     """Print the address for user NAME, who is added if there is none of this name."""
-    click.echo(_address(folder, name))
+    from agl_http.tokens import with_token
+    from agl_service.users import token_of
+
+    click.echo(with_token(_known_running(folder)[0]["url"], token_of(folder, name)))
 
 
 @users.command("list")
@@ -179,29 +190,27 @@ def stop(folder: Path) -> None:
     import socket
     import time
 
-    from agl_sqlite.lockfile import is_held
+    from agl_sqlite.lockfile import is_taken
 
     own = [one for one in _known_running(folder) if one["host"] == socket.gethostname()]
     if not own:
         raise click.UsageError(f"no server of {folder} runs on {socket.gethostname()}")
     for one in own:
         os.kill(one["pid"], signal.SIGTERM)
-    for one in own:
-        with suppress(FileNotFoundError):  # it removes the file in the end
-            while is_held(folder / one["lock"]):
-                time.sleep(0.1)
+    while any(is_taken(folder / one["lock"]) for one in own):
+        time.sleep(0.1)
 
 
 def _running(folder: Path) -> list[dict[str, Any]]:
     """What the servers that run have written of themselves."""
-    from agl_sqlite.lockfile import is_held
+    from agl_sqlite.lockfile import is_taken
 
     found: list[dict[str, Any]] = []
-    for lock in sorted(folder.glob("server*.lock")):
-        with suppress(FileNotFoundError):  # it ends, or has just begun
-            if is_held(lock):
-                about = json.loads(lock.with_suffix(".json").read_text())
-                found.append({**about, "lock": lock.name})
+    for file in sorted(folder.glob("server*.json")):
+        lock = file.with_suffix(".lock")
+        with suppress(FileNotFoundError):  # it ends in this moment
+            if is_taken(lock):
+                found.append({**json.loads(file.read_text()), "lock": lock.name})
     return found
 
 
@@ -209,13 +218,6 @@ def _known_running(folder: Path) -> list[dict[str, Any]]:
     if not (found := _running(folder)):
         raise click.UsageError(f"no server runs in {folder}; run: agl server start")
     return found
-
-
-def _address(folder: Path, name: str) -> str:
-    from agl_http.tokens import with_token
-    from agl_service.users import token_of
-
-    return with_token(_known_running(folder)[0]["url"], token_of(folder, name))
 
 
 @click.group("data")
@@ -238,7 +240,7 @@ def upload(train: str, test: str | None, data_id: str | None, client: "Client") 
 @url_option
 def list_data(client: "Client", as_json: bool) -> None:
     """Print your data: ids, and how many tasks there are to learn from and to measure with."""
-    about = ("id", "train_tasks", "test_tasks")
+    about = ("id", "train_tasks", "test_tasks", "error")
     _print([{name: one[name] for name in about} for one in client.data()], as_json)
 
 

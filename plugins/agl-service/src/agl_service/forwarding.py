@@ -11,15 +11,15 @@ from collections.abc import AsyncGenerator, Callable
 import aiohttp
 from yarl import URL
 
-from agl.errors import AglError
 from agl_http.layers import App, Receive, Scope, Send, answer, disconnected, header
-from agl_http.wire import status_of
 
 PATH = re.compile(r"/runs/([^/]+)/([^/]+)/(store|model)(/.*)")
 OF_ONE_CONNECTION = frozenset(
     {b"connection", b"expect", b"host", b"keep-alive", b"te", b"trailer", b"transfer-encoding"}
 )
 """Headers that are not passed on."""
+PASSED_ON = b"x-agl-passed-on"
+"""Header of what another server has passed on: it goes no further."""
 AWAY_SECONDS = b"1"
 """After which a request may come again to a job that does not run."""
 
@@ -31,7 +31,8 @@ class Forwarding:
 
     Args:
         app: Answers all other requests.
-        address_of: Where a store or a model is, by user, job, and which of the two it is.
+        address_of: Where a store or a model is, by user, job, and which of the two it is; "" where
+            no server runs that job.
     """
 
     def __init__(self, app: App, address_of: Callable[[str, str, str], str]) -> None:
@@ -49,10 +50,10 @@ class Forwarding:
             await self._app(scope, receive, send)
             return
         user, job, which, path = found.groups()
-        try:
-            address = self._address_of(user, job, which)
-        except AglError as error:
-            await answer(send, status_of(error), str(error), type(error).__name__)
+        address = self._address_of(user, job, which)
+        is_others = "/runs/" in address
+        if not address or (is_others and header(scope, PASSED_ON) is not None):
+            await away(send, scope, "if there is such a job")
             return
         query = b"?" * bool(scope["query_string"]) + scope["query_string"]
         url = URL(address + path + query.decode("latin-1"), encoded=True)
@@ -95,14 +96,13 @@ class Forwarding:
                     (name.decode(), value.decode("utf-8", "replace"))
                     for name, value in scope["headers"]
                     if name not in OF_ONE_CONNECTION
-                ],
+                ]
+                + [(PASSED_ON.decode(), "1")],
                 data=_pieces(receive, is_received) if has_body else None,
                 allow_redirects=False,
             )
         except aiohttp.ClientConnectionError as error:
-            why = f"{scope['path']}: its job does not run, or begins in a moment: {error}"
-            again = (b"retry-after", AWAY_SECONDS)
-            await answer(send, 503, why, "StoreUnavailableError", again)
+            await away(send, scope, error)
             return
         async with found:
             headers = [one for one in found.raw_headers if one[0].lower() not in OF_ONE_CONNECTION]
@@ -111,6 +111,12 @@ class Forwarding:
             async for piece in found.content.iter_any():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
+
+
+async def away(send: Send, scope: Scope, why: object) -> None:
+    """Answer that a job does not run, in the same way where there is none."""
+    said = f"{scope['path']}: its job does not run, or begins in a moment: {why}"
+    await answer(send, 503, said, "StoreUnavailableError", (b"retry-after", AWAY_SECONDS))
 
 
 async def _pieces(receive: Receive, is_received: asyncio.Event) -> AsyncGenerator[bytes]:

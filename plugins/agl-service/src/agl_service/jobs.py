@@ -30,7 +30,7 @@ from agl_runs.config.file import as_yaml
 from agl_runs.files import make_private_folder, write_whole
 from agl_runs.folders import RUNS
 from agl_runs.options import AboveZero, Count
-from agl_sqlite.lockfile import HeldError, LockFile, is_held, lock_of
+from agl_sqlite.lockfile import HeldError, LockFile, is_taken, lock_of
 
 logger = logging.getLogger("agl.service")
 
@@ -43,9 +43,12 @@ COMMANDS: dict[Kind, list[str]] = {
     "evaluate": ["eval", CONFIG, "--copies", "1", "--json"],
 }
 HOST, PORTS = "127.0.0.1", {"store": "strategy.server_port", "model": "gateway.port"}
-CLAIM, LOCK, SEEN = "server.lock", "process.lock", "seen"
-"""In its folder, too: what its server holds, what its process holds, and when a client asked."""
-POLL_SECONDS, END_SECONDS = 0.2, 5.0
+CLAIM, LOCK, SEEN = "claim.lock", "process.lock", "seen"
+"""In its folder, too: the lock of the server that runs it, that of its process, and a file that is
+touched when its client asks."""
+POLL_SECONDS = 0.2
+END_SECONDS = 30.0
+"""For the process of a job that is told to end: it saves a checkpoint."""
 PAUSE_SECONDS = 60.0
 """A job whose client has been away for so long makes room for the next one."""
 
@@ -67,6 +70,8 @@ class Job:
     """Where the ``store`` of its run and its ``model``, the gateway, listen at this start."""
     server: str = ""
     """The address of the server that runs it, for other servers."""
+    starts: int = 0
+    """How often a server has begun to run it."""
     state: State = "queued"
     error: str = ""
     checkpoint: str | None = None
@@ -95,23 +100,20 @@ _check = TypeAdapter(Job).validate_json
 
 
 def read_job(record: Path) -> Job:
-    """The job of a record, which may be damaged; it is read again only when it has changed."""
-    # Opened by its name, also in a file system of several machines it is the newest.
-    with record.open("rb") as file:
-        about = os.fstat(file.fileno())
-        return _read_job(record, (about.st_ino, about.st_mtime_ns, about.st_size))
+    """The job of a record, which may be damaged."""
+    return _parse(record, record.read_bytes())
 
 
 @lru_cache(10_000)
-def _read_job(record: Path, stamp: tuple[int, int, int]) -> Job:
+def _parse(record: Path, written: bytes) -> Job:
     user, _, job_id = record.parts[-4:-1]
     try:
-        return _check(record.read_bytes())
+        return _check(written)
     except ValueError:
         damaged = f"{record} is damaged; restore that file, or delete its folder"
         logger.error("job %s of %s: %s", job_id, user, damaged)
-        created, token = record.stat().st_mtime, secrets.token_urlsafe()
-        return Job(job_id, user, "train", 0, created, token, "", state="damaged", error=damaged)
+        token = secrets.token_urlsafe()
+        return Job(job_id, user, "train", 0, 0.0, token, "", state="damaged", error=damaged)
 
 
 def metrics_of(run: Path) -> RunMetrics:
@@ -204,13 +206,25 @@ class Jobs:
             write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(job)))
         return job
 
-    def change(self, job: Job, state: State, *before: State, error: str = "", **more: Any) -> None:
-        """Note a new state, and more, unless the job has got another one than those before."""
+    def change(
+        self, job: Job, state: State, *before: State, error: str = "", **more: Any
+    ) -> Job | None:
+        """Note a new state, and more, unless the job has got another one than those before.
+
+        Returns:
+            The job; None if nothing was changed.
+        """
         with self._lock:
             now = self.get(job.user, job.id)
-            if not before or now.state in before:
-                now = replace(now, state=state, error=error, **more)
-                write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(now)))
+            if before and now.state not in before:
+                return None
+            now = replace(now, state=state, error=error, **more)
+            write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(now)))
+            return now
+
+    def is_claimed(self, job: Job) -> bool:
+        """Whether a server runs it: the record says "running" of what a killed one ran, too."""
+        return is_taken(self.folder_of(job) / CLAIM)
 
     def note_seen(self, job: Job) -> None:
         """A client works for the job; if it was paused, it waits for its turn again."""
@@ -257,7 +271,7 @@ class Jobs:
                 job = read_job(record)
                 if job.state == "finished":
                     self._finished.add(record)
-                elif _is_claimed(record.parent):
+                elif self.is_claimed(job):
                     runs[job.user] += 1
                 elif job.state in ("running", "queued"):
                     waits.append(job)
@@ -274,40 +288,53 @@ class Jobs:
 
     def _run(self, job: Job, stop: Event) -> None:
         folder = self.folder_of(job)
-        while (folder / LOCK).exists() and is_held(folder / LOCK):
+        while is_taken(folder / LOCK):
             if stop.wait(POLL_SECONDS):  # the process of a server that was killed ends soon
-                return None
-        with bind(HOST, 0) as store, bind(HOST, 0) as model:
+                return
+        # Kept until the process has ended, that nobody else gets these ports.
+        with bind(HOST, 0, listen=False) as store, bind(HOST, 0, listen=False) as model:
             ports = {"store": address_of(store)[1], "model": address_of(model)[1]}
-        self.change(job, "running", "queued", "running", ports=ports, server=self.address)
+            about: dict[str, Any] = {"ports": ports, "server": self.address}
+            about["starts"] = job.starts + 1
+            if (begun := self.change(job, "running", "queued", "running", **about)) is not None:
+                state, error = self._process(begun, stop)
+                with self._lock:
+                    # Another server has begun it where the file system gave it our locks.
+                    if state and self.get(job.user, job.id).starts == begun.starts:
+                        self.change(job, state, "running", error=error)
+
+    def _process(self, job: Job, stop: Event) -> tuple[State | None, str]:
+        """Run the process of a job; its state then and why, None for as it was."""
+        folder = self.folder_of(job)
         child = [sys.executable, "-m", "agl_service.job_process", str(os.getpid()), LOCK]
-        ports = [f"{PORTS[name]}={port}" for name, port in ports.items()]
-        words = [*child, *COMMANDS[job.kind], *ports]
+        ports = [f"{PORTS[name]}={port}" for name, port in job.ports.items()]
         about: dict[str, Any] = {"env": {**os.environ, "AGL_SERVER_TOKEN": job.token}}
         with (folder / LOG).open("ab") as log, (folder / RESULT).open("wb") as out:
             begin = log.tell()
+            words = [*child, *COMMANDS[job.kind], *ports]
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
         seen, since = None, time.monotonic()
         (folder / SEEN).touch()
         try:
             while process.poll() is None:
+                now = self.get(job.user, job.id)
+                if stop.wait(POLL_SECONDS) or (now.state, now.starts) != ("running", job.starts):
+                    return None, ""
                 if exceeded := self.exceeded_quota(job.user):
-                    self.change(job, "stopped", "running", error=exceeded)
-                # By changes, for the clocks of machines differ.
+                    return "stopped", exceeded
+                # The clocks of machines differ, so what counts is that the time has changed.
                 if (last := (folder / SEEN).stat().st_mtime_ns) != seen:
                     seen, since = last, time.monotonic()
-                is_left = time.monotonic() - since > PAUSE_SECONDS
-                is_over = is_left or self.get(job.user, job.id).state != "running"
-                if stop.wait(POLL_SECONDS) or is_over:
-                    return None if stop.is_set() else self.change(job, "paused", "running")
+                if time.monotonic() - since > PAUSE_SECONDS:
+                    away = f"its client was away for {PAUSE_SECONDS:g} s"
+                    return "paused", f"{away}; it goes on when the client is back"
         finally:
             _end(process)
         if process.returncode == 0:
-            return self.change(job, "finished", "running")
+            return "finished", ""
         written = (folder / LOG).read_bytes()[begin:].decode("utf-8", "replace")
         said = re.findall(r"^agl: (.*)", written, re.M)
-        why = [f"its process ended with code {process.returncode}", *said][-1]
-        return self.change(job, "failed", "running", error=why)
+        return "failed", [f"its process ended with code {process.returncode}", *said][-1]
 
 
 def _end(process: "subprocess.Popen[Any]") -> None:
@@ -326,9 +353,3 @@ def _claim_of(folder: Path) -> Generator[None]:
         yield
     finally:
         claim.release()
-
-
-def _is_claimed(folder: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return is_held(folder / CLAIM)
-    return False

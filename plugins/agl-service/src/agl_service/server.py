@@ -123,13 +123,14 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             options["rollouts"] = Rollouts.given(options.get("rollouts")) | limit
         if asked.kind == "evaluate":
             steps = 1
+        source = asked.checkpoint and checkpoint_of(user, *asked.checkpoint.split("/", 1))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), request
         job = Job(*about, checkpoint=asked.checkpoint)
         config: dict[str, Any] = {"agent": ABSENT, "algorithm": options}
         config |= files.link_files(jobs.folder / user, data, jobs.folder_of(job))
-        if asked.checkpoint is not None:
+        if source:
             options["model"] = str(jobs.folder_of(job) / "model")
-            _link(checkpoint_of(user, *asked.checkpoint.split("/", 1)), Path(options["model"]))
+            _link(source, Path(options["model"]))
         return job_view(jobs.add(job, config), has_workers=True)
 
     @api.get("/jobs")
@@ -171,6 +172,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         folder = jobs.folder_of(job := jobs.get(user, job_id))
         out = folder / f"export-{secrets.token_hex(8)}.jsonl"
         words = ["export", "--as", "sft", "--credit", "per_call", "-o", str(out)]
+        words += ["--mode", "train"] if job.kind == "train" else []
         words += ["--url", url] if (url := jobs.store_of(job)) else ["--path", folder / RUN / STORE]
         # Other users of the machine could see a password in the words of a command.
         told = "import sys; from agl.cli import main; main(sys.stdin.read().splitlines())"
@@ -192,6 +194,8 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         held_out = {one.name: of_step.get(one.name) for one in checkpoints}
         measured = {name: reward for name, reward in held_out.items() if reward is not None}
         state, error, evaluation = job.state, job.error, None
+        if state == "running" and not jobs.is_claimed(job):
+            state = "queued"
         if (job.kind, state) == ("evaluate", "finished"):
             try:
                 evaluation = json.loads(result.read_bytes())
@@ -221,12 +225,13 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         raise UnknownRecordError(f"job {job_id!r} has no checkpoint {name!r}; see: client.jobs()")
 
     def address_of(user: str, job_id: str, which: str) -> str:
-        job = jobs.get(user, job_id)
-        if job.state != "running":
-            return "http://127.0.0.1:0"  # others may have its ports meanwhile
-        if job.server != jobs.address:
-            return f"{job.server}/runs/{user}/{job_id}/{which}"
-        return f"http://127.0.0.1:{job.ports[which]}"
+        with suppress(UnknownRecordError):
+            job = jobs.get(user, job_id)
+            if job.state == "running" and jobs.is_claimed(job):
+                if job.server != jobs.address:
+                    return f"{job.server}/runs/{user}/{job_id}/{which}"
+                return f"http://127.0.0.1:{job.ports[which]}"
+        return ""
 
     def user_of(authorization: bytes) -> str | None:
         return read_users(jobs.folder).get(token_in(authorization))

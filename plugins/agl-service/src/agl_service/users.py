@@ -32,6 +32,8 @@ def read_users(folder: Path) -> dict[str, str]:
 def token_of(folder: Path, name: str, new: str | None = None) -> str:
     """The token of a user, who is added if there is none of this name, with the ``new`` token."""
     check_run_id(name)  # it names a folder, too
+    if (folder / name).is_file():
+        raise ConfigError(f"user {name!r}: the server has a file of this name; choose another one")
     with _changing_users(folder) as users:
         known = {user: token for token, user in users.items()}
         token = known.get(name) or new or secrets.token_urlsafe()

@@ -63,7 +63,9 @@ class JobStore(agl.LightningStoreClient):
         if (found := await super().get_resources_by_id(resources_id)) is None:
             return None
         here = {
-            name: one.model_copy(update={"endpoint": self._model_url + urlsplit(one.endpoint).path})
+            name: one.model_copy(
+                update={"endpoint": self._model_url + urlsplit(vars(one)["endpoint"]).path}
+            )
             for name, one in found.resources.items()
             if isinstance(one, ProxyLLM)
         }
