@@ -69,6 +69,8 @@ def write_tasks(folder: Path, room_of: dict[str, str]) -> None:
 class Server:
     """``agl server start`` in a folder, which can be killed and started again."""
 
+    process: "Popen[Any] | None" = None
+
     def __init__(self, folder: Path, model: Path, name: str = "server") -> None:
         self.folder, self.model, self.name, self.port = folder, model, name, 0
         write_tasks(folder, ROOM_OF)

@@ -211,6 +211,32 @@ def test_users_who_are_added_at_once_are_all_there(queue):
     assert read_users(queue.folder) == dict(zip(tokens, names, strict=True))
 
 
+@pytest.mark.parametrize("name", ["lock", "users.json", "..", "a/b"])
+def test_users_have_names_of_folders_that_are_theirs(queue, name):
+    queue.client("ann").upload_data(str(queue.lines))
+    with pytest.raises(ConfigError):
+        token_of(queue.folder, name)
+
+
+def test_an_evaluation_of_another_client_has_the_newest_tasks(queue):
+    uploaded = queue.client("ann").upload_data(str(queue.lines))
+    ann = queue.client("ann")
+    with pytest.raises(InvalidConfigError, match=r"expected \(resource, task\)"):
+        ann.train(lambda task: 1.0, data_id=uploaded)
+    with ThreadPoolExecutor(1) as pool:
+        evaluated = pool.submit(ann.evaluate, print, nworkers=1)
+        wait_until(lambda: ann.jobs() or evaluated.done())
+        job = queue.jobs.get("ann", ann.jobs()[0]["id"])
+        config = yaml.safe_load((queue.jobs.folder_of(job) / "job.yaml").read_text())
+        assert len(Path(config["train"]).read_text().splitlines()) == 2
+        queue.jobs.change(job, "failed")
+        with pytest.raises(TrainingError):
+            evaluated.result()
+    with pytest.raises(TrainingError, match="no checkpoint"):
+        ann.evaluate(print, checkpoint=f"{job.id}/none", nworkers=1)
+    assert len(list((queue.folder / "ann/jobs").iterdir())) == 1
+
+
 def test_a_number_beyond_floats_is_refused(queue):
     ann = queue.client("ann")
     headers = {"Content-Type": "application/json"}
@@ -376,7 +402,7 @@ def test_commands_of_data_and_checkpoints(queue, tmp_path, monkeypatch, capsys):
     agl("data", "upload", "--train", "train.jsonl", "--data-id", "mine")
     agl("data", "list", "--json")
     said = capsys.readouterr().out.removeprefix("mine\n")
-    assert json.loads(said) == [{"id": "mine", "train_tasks": 2, "test_tasks": 0}]
+    assert json.loads(said) == [{"id": "mine", "train_tasks": 2, "test_tasks": 0, "error": ""}]
     agl("data", "delete", "mine")
     assert ann.data() == []
     job = queue.begin(ann)

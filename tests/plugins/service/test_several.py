@@ -1,9 +1,11 @@
 """Several servers in one folder, with the stores of their jobs in one PostgreSQL."""
 
 import json
+import shutil
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -23,46 +25,121 @@ pytest.importorskip("agl_postgres")
 NOWHERE = "postgresql://127.0.0.1:1/agl"
 
 
-class Children:
-    """Processes of jobs that end at once, in the place of ``subprocess.Popen``."""
+class Child:
+    """The process of a job, which ends when it is told to."""
 
-    def __init__(self) -> None:
-        self.begun: list[str] = []
+    def __init__(self, job: str) -> None:
+        self.job, self.returncode, self._ended = job, 0, Event()
 
-    def __call__(self, words: Any, cwd: Path, **_: Any) -> "Children":
-        time.sleep(0.01)
-        self.begun.append(cwd.name)
-        return self
+    def poll(self) -> int | None:
+        return self.returncode if self._ended.is_set() else None
 
-    returncode = 0
+    def terminate(self) -> None:
+        self._ended.set()
 
-    def poll(self) -> int:
-        return 0
-
-    def terminate(self) -> None: ...
-
-    def wait(self, seconds: float) -> None: ...
+    def wait(self, seconds: float | None = None) -> None:
+        self._ended.wait(seconds)
 
 
-def test_each_job_is_run_by_one_server_and_all_see_its_end(tmp_path, monkeypatch):
-    children, stop = Children(), Event()
-    monkeypatch.setattr("agl_service.jobs.subprocess.Popen", children)
-    first, second = (Jobs(tmp_path, 2, address=name) for name in ("http://a", "http://b"))
-    for number in range(20):
-        about = str(number), f"user-{number % 3}", "train", 1, time.time(), "", ""
-        (first, second)[number % 2].add(Job(*about), {})
+@pytest.fixture
+def children(monkeypatch) -> list[Child]:
+    """Those that were begun, in the place of ``subprocess.Popen``."""
+    begun: list[Child] = []
+
+    def popen(words: Any, cwd: Path, **_: Any) -> Child:
+        begun.append(Child(cwd.name))
+        return begun[-1]
+
+    monkeypatch.setattr("agl_service.jobs.subprocess.Popen", popen)
+    for name, seconds in {"POLL": 0.01, "END": 0.05}.items():
+        monkeypatch.setattr(f"agl_service.jobs.{name}_SECONDS", seconds)
+    return begun
+
+
+@contextmanager
+def running(*servers: Jobs) -> Generator[None]:
+    stop = Event()
     with ThreadPoolExecutor() as pool:
-        turns = [pool.submit(jobs.run_all, stop) for jobs in (first, second)]
-        seen = [
-            job for jobs in (first, second) for user in range(3) for job in jobs.all(f"user-{user}")
-        ]
-        assert len(seen) == 40
-        wait_until(lambda: {first.get(job.user, job.id).state for job in seen} == {"finished"})
-        stop.set()
+        turns = [pool.submit(jobs.run_all, stop) for jobs in servers]
+        try:
+            yield
+        finally:
+            stop.set()
         for turn in turns:
             turn.result()
-    assert sorted(children.begun, key=int) == [str(number) for number in range(20)]
-    assert {second.get(job.user, job.id).server for job in seen} == {"http://a", "http://b"}
+
+
+def add(jobs: Jobs, name: object, user: str = "ann") -> Job:
+    return jobs.add(Job(str(name), user, "train", 1, time.time(), "", ""), {})
+
+
+def begun(children: list[Child], number: int) -> Child:
+    wait_until(lambda: len(children) == number)
+    return children[-1]
+
+
+def test_each_job_is_run_by_one_server_and_all_see_its_end(tmp_path, children):
+    first, second = (Jobs(tmp_path, 2, address=name) for name in ("http://a", "http://b"))
+    jobs = [add((first, second)[number % 2], number, f"user-{number % 3}") for number in range(20)]
+    assert sum(len(one.all(f"user-{n}")) for one in (first, second) for n in range(3)) == 40
+
+    def are_over() -> bool:
+        for child in children:
+            child.terminate()
+        return {first.get(job.user, job.id).state for job in jobs} == {"finished"}
+
+    with running(first, second):
+        wait_until(are_over)
+    assert sorted(int(child.job) for child in children) == [*range(20)]
+    assert {second.get(job.user, job.id).server for job in jobs} == {"http://a", "http://b"}
+
+
+def test_who_has_lost_a_job_changes_nothing_of_it(tmp_path, children):
+    first, second = (Jobs(tmp_path, address=name) for name in ("http://a", "http://b"))
+    job = add(first, "j")
+    with running(first):
+        lost = begun(children, 1)
+        (first.folder_of(job) / "claim.lock").unlink()  # as if a file system had given it away
+        with running(second):
+            owned = begun(children, 2)
+            wait_until(lambda: lost.poll() is not None)
+            lost.returncode = 1  # the store refuses it
+            now = second.get("ann", "j")
+            assert (now.state, now.server, now.starts) == ("running", "http://b", 2)
+            owned.terminate()
+            wait_until(lambda: first.get("ann", "j").state == "finished")
+    assert len(children) == 2
+
+
+def test_a_job_whose_client_has_gone_makes_room_until_it_is_back(tmp_path, children, monkeypatch):
+    monkeypatch.setattr("agl_service.jobs.PAUSE_SECONDS", 0.5)
+    jobs = Jobs(tmp_path)
+    left, other = add(jobs, "left"), add(jobs, "other")
+    with running(jobs):
+        assert begun(children, 1).job == "left"
+        begun(children, 2)
+        now = jobs.get("ann", "left")
+        assert (now.state, now.error.partition(";")[0]) == (
+            "paused",
+            "its client was away for 0.5 s",
+        )
+        jobs.note_seen(now)
+        assert jobs.get("ann", "left").state == "queued"
+        children[-1].terminate()
+        begun(children, 3).terminate()
+        wait_until(lambda: {one.state for one in jobs.all("ann")} == {"finished"})
+    assert [child.job for child in children] == [left.id, other.id, left.id]
+
+
+def test_a_folder_that_is_deleted_ends_its_job_and_no_other(tmp_path, children):
+    jobs = Jobs(tmp_path)
+    with running(jobs):
+        gone = add(jobs, "gone")
+        begun(children, 1)
+        shutil.rmtree(jobs.folder_of(gone))
+        add(jobs, "other")
+        begun(children, 2).terminate()
+        wait_until(lambda: jobs.get("ann", "other").state == "finished")
 
 
 @pytest.fixture
@@ -71,7 +148,7 @@ def servers(model, tmp_path) -> Generator[list[Server]]:
     made = [Server(tmp_path, model, name) for name in ("a", "b")]
     yield made
     for one in made:
-        if one.process.poll() is None:
+        if one.process and one.process.poll() is None:
             one.process.terminate()
             assert one.process.wait() == 0
 
@@ -83,7 +160,7 @@ def test_servers_of_one_folder_have_one_database_and_each_an_address(servers, tm
     for said, words in {
         "a server runs in": (),
         "an --address of its own": (*shares, "--address", taken),
-        "Say --address": (*shares, "--host", "0.0.0.0"),
+        "say --address": (*shares, "--host", "0.0.0.0"),
         "service.store: expected postgresql://": ("--store", "sqlite.db"),
         "service.address: expected http://": (*shares, "--address", "gpu-1:8000"),
     }.items():

@@ -107,7 +107,7 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
             raise ConfigError(
                 f"a server runs in {folder} already, at {there['url']}; end it with "
                 f"agl server stop --folder {folder}, say another --folder, or give all servers of "
-                "this one the same --store postgresql://..., each an --address for the others"
+                "this one the same --store postgresql://..., each an --address of its own"
             )
     name = f"server-{own['host']}-{own['pid']}" if settings.store else "server"
     with hold_folder(folder, f"{name}.lock"):

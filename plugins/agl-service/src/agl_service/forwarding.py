@@ -51,8 +51,7 @@ class Forwarding:
             return
         user, job, which, path = found.groups()
         address = self._address_of(user, job, which)
-        is_others = "/runs/" in address
-        if not address or (is_others and header(scope, PASSED_ON) is not None):
+        if not address or ("/runs/" in address and header(scope, PASSED_ON)):
             await away(send, scope, "if there is such a job")
             return
         query = b"?" * bool(scope["query_string"]) + scope["query_string"]

@@ -95,7 +95,7 @@ COUNTED = {
     "seconds": ("time/step",),
 }
 """Quota -> metrics that are counted; their run writes them after each update and evaluation."""
-NAME = re.compile(r"[\w-][\w.-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _check = TypeAdapter(Job).validate_json
 
 
