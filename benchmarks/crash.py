@@ -373,9 +373,7 @@ class RunnerProcess:
         self.file.touch()
         with (folder / "runners.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, "--runner", url, str(self.file)],
-                stdout=log,
-                stderr=log,
+                [sys.executable, __file__, "--runner", url, str(self.file)], stdout=log, stderr=log
             )
 
     def noted(self) -> int:

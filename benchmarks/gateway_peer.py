@@ -28,9 +28,7 @@ async def main(backend_port: str, folder: str) -> None:
         "api_key": "none",
     }
     proxy = agl.LLMProxy(
-        port=free_port(),
-        model_list=[{"model_name": "mock", "litellm_params": params}],
-        store=store,
+        port=free_port(), model_list=[{"model_name": "mock", "litellm_params": params}], store=store
     )
     await proxy.start()
     rollouts = [await store.start_rollout(input="task") for _ in range(8)]

@@ -74,10 +74,7 @@ def main() -> None:
     given = parser.parse_args()
     for seed in range(given.seeds):
         begun = time.monotonic()
-        with (
-            tempfile.TemporaryDirectory(prefix="agl-judge-") as folder,
-            EchoLLM(compare) as server,
-        ):
+        with tempfile.TemporaryDirectory(prefix="agl-judge-") as folder, EchoLLM(compare) as server:
             credit = {"type": "judge", "model": "wise", "base_url": server.url}
             options = {"credit": credit, "stopping": {}, "evaluation": {"every": 10}}
             options["wrap"] = lambda _: not_told

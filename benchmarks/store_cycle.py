@@ -122,11 +122,7 @@ class Runner:
             self.of_attempt = one.get("span_token", "")
 
     async def post(
-        self,
-        path: str,
-        body: bytes,
-        content_type: str = "application/json",
-        is_admin: bool = False,
+        self, path: str, body: bytes, content_type: str = "application/json", is_admin: bool = False
     ) -> bytes:
         """One request; anything but a success ends the run."""
         headers = ""

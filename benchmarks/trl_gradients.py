@@ -91,12 +91,7 @@ PLAIN = {**CLIP, "estimator": {"normalise_std": False}}
 NONE = {"scale_rewards": "none"}
 OPTIONS = [
     Option("mean of tokens", "grpo", {**PLAIN, "loss": "dapo"}, {**NONE, "loss_type": "dapo"}),
-    Option(
-        "mean of rollouts",
-        "grpo",
-        {**PLAIN, "loss": "grpo"},
-        {**NONE, "loss_type": "grpo"},
-    ),
+    Option("mean of rollouts", "grpo", {**PLAIN, "loss": "grpo"}, {**NONE, "loss_type": "grpo"}),
     Option(
         "sum over a constant",
         "grpo",
@@ -348,10 +343,7 @@ def ours(option: Option, batch: Batch) -> tuple[Gradient, float]:
         return Foreseen([[-algorithm.kl.coefficient * one for one in row] for row in costs])
 
     weighed = weigh(
-        collect(rows, batch.size),
-        algorithm.weighing,
-        foresee,
-        is_whole=algorithm.trains_whole_rows,
+        collect(rows, batch.size), algorithm.weighing, foresee, is_whole=algorithm.trains_whole_rows
     )
     measured = learner.update(
         [Sample(one.row, one.of_tokens, left_out=one.left_out) for one in weighed]

@@ -137,11 +137,7 @@ def components() -> str:
     from agl.plugins.registry import components as installed, load_component
     from agl.plugins.schema import NO_DEFAULT, schema_of, with_inner
 
-    lines = [
-        NOTE,
-        "# Components and their options\n",
-        ABOUT_COMPONENTS,
-    ]
+    lines = [NOTE, "# Components and their options\n", ABOUT_COMPONENTS]
     for component in installed():
         if not component.distribution.startswith("agl-"):
             continue

@@ -33,10 +33,7 @@ def account(fate: Fate, truncated: tuple[bool, ...]) -> str:
         truncated: Per call, whether it was cut off.
     """
     holes = Holes()
-    of: dict[str, Any] = {
-        "rollout_id": holes.text("rollout"),
-        "attempt_id": holes.text("attempt"),
-    }
+    of: dict[str, Any] = {"rollout_id": holes.text("rollout"), "attempt_id": holes.text("attempt")}
     calls: list[dict[str, Any]] = [
         {**of, "call_id": holes.text(f"call{n}")} for n in range(len(truncated))
     ]

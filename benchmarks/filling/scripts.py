@@ -193,12 +193,7 @@ def _root(about: dict[str, Any], end: float) -> Piece:
 
 
 def _template(
-    name: str,
-    attributes: dict[str, Any],
-    *,
-    parent: bool,
-    writer: Any,
-    holes: Holes | None = None,
+    name: str, attributes: dict[str, Any], *, parent: bool, writer: Any, holes: Holes | None = None
 ) -> str:
     holes = holes or Holes()
     for known in ("response", "version"):

@@ -144,10 +144,7 @@ class LitChartQAAgent(agl.LitAgent[ChartTask]):
     """
 
     def __init__(
-        self,
-        vision_model: str | None = None,
-        max_turns: int = 2,
-        image_urls: ImageUrls = "data",
+        self, vision_model: str | None = None, max_turns: int = 2, image_urls: ImageUrls = "data"
     ) -> None:
         super().__init__()
         self.vision_model = vision_model

@@ -37,9 +37,7 @@ async def serve(
     """
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), "127.0.0.1", store_port)
     proxy = agl.LLMProxy(
-        port=proxy_port,
-        model_list=[{"model_name": model, "litellm_params": params}],
-        store=server,
+        port=proxy_port, model_list=[{"model_name": model, "litellm_params": params}], store=server
     )
     await server.start()
     await proxy.start()

@@ -24,11 +24,7 @@ STOP_SECONDS = 30.0
 
 @contextlib.contextmanager
 def vllm_server(
-    model: str,
-    options: Sequence[str] = (),
-    *,
-    port: int = 0,
-    start_seconds: float = START_SECONDS,
+    model: str, options: Sequence[str] = (), *, port: int = 0, start_seconds: float = START_SECONDS
 ) -> Generator[str]:
     """Start ``vllm serve``, wait until it takes requests, and end it after the block.
 

@@ -25,10 +25,7 @@ from search_tasks import SearchTask, load_tasks
 
 import agl
 
-MODELS = {
-    "llama": "meta-llama/Llama-3.2-3B-Instruct",
-    "qwen": "Qwen/Qwen2.5-3B-Instruct",
-}
+MODELS = {"llama": "meta-llama/Llama-3.2-3B-Instruct", "qwen": "Qwen/Qwen2.5-3B-Instruct"}
 """Profile -> model. The agent calls no tools, so any model that was made for chat will do."""
 
 
@@ -69,10 +66,7 @@ def verl_config(profile: str, num_gpus: int) -> dict[str, Any]:
                 "entropy_coeff": 0,
                 "fsdp_config": {"param_offload": True, "optimizer_offload": True},
             },
-            "ref": {
-                "log_prob_micro_batch_size_per_gpu": 4,
-                "fsdp_config": {"param_offload": True},
-            },
+            "ref": {"log_prob_micro_batch_size_per_gpu": 4, "fsdp_config": {"param_offload": True}},
         },
         "trainer": {
             "n_gpus_per_node": num_gpus,

@@ -25,10 +25,7 @@ from q20_agent import Model, Noun, helper_model, load_nouns, play
 
 import agl
 
-MODELS = {
-    "qwen4b": "Qwen/Qwen3-4B-Instruct-2507",
-    "qwen30b": "Qwen/Qwen3-30B-A3B-Instruct-2507",
-}
+MODELS = {"qwen4b": "Qwen/Qwen3-4B-Instruct-2507", "qwen30b": "Qwen/Qwen3-30B-A3B-Instruct-2507"}
 
 
 class Q20Agent(agl.LitAgent[Noun]):

@@ -43,9 +43,7 @@ async def signal(task: str, sender: agl.LLM, receiver: agl.LLM) -> float:
     async def ask(llm: agl.LLM, text: str) -> str:
         client = openai_client(asyncio.get_running_loop()).with_options(base_url=llm.endpoint)
         answer = await client.chat.completions.create(
-            model=llm.model,
-            messages=[{"role": "user", "content": text}],
-            **llm.sampling_parameters,
+            model=llm.model, messages=[{"role": "user", "content": text}], **llm.sampling_parameters
         )
         return answer.choices[0].message.content or ""
 

@@ -109,9 +109,7 @@ def serve(folder: str) -> None:
 def load(url: str, folder: str) -> None:
     """Make a running server answer with the weights of another folder."""
     request = urllib.request.Request(
-        f"{url}/load",
-        json.dumps({"model": folder}).encode(),
-        {"Content-Type": "application/json"},
+        f"{url}/load", json.dumps({"model": folder}).encode(), {"Content-Type": "application/json"}
     )
     urllib.request.urlopen(request, timeout=60).close()
 

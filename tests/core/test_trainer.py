@@ -356,10 +356,7 @@ def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(store, mon
 
 @pytest.mark.parametrize(
     ("given", "right"),
-    [
-        ("runs/x", "SqliteLightningStore('runs/x')"),
-        ("x.db", "SqliteLightningStore('x.db')"),
-    ],
+    [("runs/x", "SqliteLightningStore('runs/x')"), ("x.db", "SqliteLightningStore('x.db')")],
 )
 def test_place_in_the_place_of_a_store_names_the_store_for_it(given, right):
     with pytest.raises(ConfigError, match=re.escape(f"store: {given!r} is no name of")) as said:

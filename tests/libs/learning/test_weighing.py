@@ -16,11 +16,7 @@ from agl_learning.advantages.estimator_option import (
     Foreseen,
     describe_estimator,
 )
-from agl_learning.advantages.weighing import (
-    WeighingOptions,
-    check_weighing,
-    weigh,
-)
+from agl_learning.advantages.weighing import WeighingOptions, check_weighing, weigh
 from agl_records.types import Credit, StepCredit
 
 pytestmark = pytest.mark.plugins

@@ -197,8 +197,7 @@ def test_every_reader_knows_several_answers_and_prefers_none(trace) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason",
-    ["length", "max_tokens", "MAX_TOKENS", "FinishReason.MAX_TOKENS", "max_output_tokens"],
+    "reason", ["length", "max_tokens", "MAX_TOKENS", "FinishReason.MAX_TOKENS", "max_output_tokens"]
 )
 def test_every_providers_word_for_the_limit_is_read_as_one(trace, reason: str) -> None:
     trace.gateway([1], [2])

@@ -103,10 +103,7 @@ def test_what_only_the_providers_servers_know_is_passed_over(trace) -> None:
     said = {"role": "assistant", "content": [thought, found, {"type": "text", "text": "There."}]}
     given = {"messages": [ASKED, said], "tools": [search, *MESSAGES["tools"]]}
     call = read_call(trace.span("anthropic.Messages.create", operation(given, ANSWERED)))
-    assert (call.messages[1:], call.tools) == (
-        [{"role": "assistant", "content": "There."}],
-        TOOLS,
-    )
+    assert (call.messages[1:], call.tools) == ([{"role": "assistant", "content": "There."}], TOOLS)
     items = [ASKED, {"type": "web_search_call", "id": "ws_1"}, {"type": "reasoning", "summary": []}]
     tools = [{"type": "web_search"}, *RESPONSES["tools"]]
     output = {"object": "response", "status": "completed", "output": [{**said, "content": "Yes."}]}

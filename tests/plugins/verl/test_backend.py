@@ -35,9 +35,7 @@ class Client:
         token_ids = self.token_ids[: sampling_params["max_tokens"]]
         await asyncio.sleep(0)
         return SimpleNamespace(
-            token_ids=token_ids,
-            log_probs=[-0.25] * len(token_ids),
-            extra_fields=self.versions,
+            token_ids=token_ids, log_probs=[-0.25] * len(token_ids), extra_fields=self.versions
         )
 
 

@@ -119,9 +119,7 @@ class LoadProgram:
         algorithm = asyncio.ensure_future(self._algorithm(way))
         try:
             done, _ = await asyncio.wait(
-                {algorithm, *tasks},
-                timeout=self.max_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
+                {algorithm, *tasks}, timeout=self.max_seconds, return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
                 task.result()

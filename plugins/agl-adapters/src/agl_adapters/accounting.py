@@ -81,11 +81,7 @@ def leave_out(
 
 
 def exclude_all(
-    call: ModelCall,
-    reason: ExclusionReason,
-    detail: str,
-    credit: Credit | None,
-    ledger: Ledger,
+    call: ModelCall, reason: ExclusionReason, detail: str, credit: Credit | None, ledger: Ledger
 ) -> None:
     """Exclude a call; of one with several answers all, those that were not used as such."""
     for part in call.parts():

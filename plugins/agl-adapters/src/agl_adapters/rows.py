@@ -18,11 +18,7 @@ from agl_adapters.air import AutoRewards
 from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
 from agl_records.calls.attempts import unused_attempts
 from agl_records.calls.matching import compile_match, selects
-from agl_records.calls.reader import (
-    Recorded,
-    by_attempt,
-    recorded_and_unrecognised,
-)
+from agl_records.calls.reader import Recorded, by_attempt, recorded_and_unrecognised
 from agl_records.calls.sources.fields import OUTPUT_TYPE
 from agl_records.calls.span_tree import ordered
 from agl_records.credit import CreditRule, GroupRule, credits_of

@@ -18,12 +18,7 @@ from agl_apo.templates import BrokenTemplateError, placeholders
 from agl_learning.collect.task_order import digest
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.report import Report
-from agl_learning.run.folder import (
-    begin_generation,
-    check_algorithm,
-    hold_run,
-    read_generation,
-)
+from agl_learning.run.folder import begin_generation, check_algorithm, hold_run, read_generation
 from agl_learning.run.start import run_folder
 from agl_views.runs.prompt_runs import PromptRuns
 
@@ -124,9 +119,7 @@ class PromptOptimizer(PromptOptions, Algorithm):
         await StoreJournal(store, self.run_name, self.name).cancel_leftovers(run and run[0])
 
     async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
         """Search, decide, publish.
 

@@ -6,13 +6,7 @@ from agl_gateway.answers import assemble
 from agl_gateway.asgi import JSON, Headers, Reply
 from agl_gateway.backends import Answer
 from agl_gateway.dialect import Exchange
-from agl_gateway.errors import (
-    NOT_JSON,
-    BrokenOffError,
-    RefusedError,
-    kind_of_status,
-    shorten,
-)
+from agl_gateway.errors import NOT_JSON, BrokenOffError, RefusedError, kind_of_status, shorten
 from agl_gateway.normalizer import read_whole
 from agl_gateway.records import CallRecord
 

@@ -31,11 +31,7 @@ from annotated_types import Ge
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.estimator_option import DEFAULT
-from agl_learning.advantages.weighing import (
-    WeighingOptions,
-    check_weighing,
-    weigh,
-)
+from agl_learning.advantages.weighing import WeighingOptions, check_weighing, weigh
 from agl_learning.collect.prompt_checks import unknown_token_id
 from agl_learning.collect.step_metrics import why_nothing
 from agl_learning.reports.report import warn_of_gap

@@ -7,9 +7,7 @@ other tasks and threads, where that cannot be undone again; and it knows no agen
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks.base import (  # pyright: ignore[reportMissingImports]
-    BaseCallbackHandler,
-)
+from langchain_core.callbacks.base import BaseCallbackHandler  # pyright: ignore[reportMissingImports]
 from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
 

@@ -112,12 +112,7 @@ def _load(order: Order) -> Any:
     return AutoModelForCausalLM.from_pretrained(order.state or name, dtype=torch.float32)
 
 
-def make_trainer(
-    order: Order,
-    model: Any,
-    tokenizer: Any,
-    examples: list[dict[str, Any]],
-) -> Any:
+def make_trainer(order: Order, model: Any, tokenizer: Any, examples: list[dict[str, Any]]) -> Any:
     """The trainer of TRL for the order's method, on token ids as they were recorded."""
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]

@@ -35,12 +35,7 @@ class Answer:
 
 
 def select_pairs(
-    collected: "Collected",
-    *,
-    pairing: Pairing,
-    min_gap: float,
-    max_length: int | None,
-    seed: str,
+    collected: "Collected", *, pairing: Pairing, min_gap: float, max_length: int | None, seed: str
 ) -> list[dict[str, Any]]:
     """Pairs among the rollouts of one task, shuffled; every call goes into one bin of the ledger.
 

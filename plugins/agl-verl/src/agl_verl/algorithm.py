@@ -56,9 +56,7 @@ class VERL(Options, Algorithm):
         await cancel_dead_starts(store, folder, *homes)
 
     async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
         """Train to the end.
 

@@ -282,11 +282,7 @@ class Groups:
 
 
 def _train(
-    row: TrainingRow,
-    advantages: list[float | None],
-    number: int,
-    ledger: Ledger,
-    estimator: str,
+    row: TrainingRow, advantages: list[float | None], number: int, ledger: Ledger, estimator: str
 ) -> None:
     for n, value in enumerate(advantages):
         if value is None:

@@ -19,15 +19,7 @@ from agl_http.server import ServerThread
 from agl_models.completions import end_tokens
 from agl_models.versions import MODEL_NAME
 from agl_verl.backend import Serving, TokenBackend
-from agl_verl.messages import (
-    Backend,
-    GroupAnswer,
-    GroupRequest,
-    Settle,
-    Settled,
-    Update,
-    Validated,
-)
+from agl_verl.messages import Backend, GroupAnswer, GroupRequest, Settle, Settled, Update, Validated
 from agl_verl.preflight import num_servers
 
 logger = logging.getLogger("agl.verl")

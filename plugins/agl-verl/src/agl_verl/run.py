@@ -52,12 +52,7 @@ NAMES = {"actor/grad_norm": "grad_norm", "actor/entropy": "entropy"}
 over the same tokens. What only verl measures keeps verl's name."""
 
 
-def verl_config(
-    config: Any,
-    folder: Path,
-    train: Dataset[Any],
-    val: Dataset[Any] | None,
-) -> Any:
+def verl_config(config: Any, folder: Path, train: Dataset[Any], val: Dataset[Any] | None) -> Any:
     """Verl's configuration with what a run of agl sets in it.
 
     Raises:
@@ -302,10 +297,7 @@ class Run:
         }
         llm = self.gateway.as_resource(model=model, sampling_parameters=sampling)
         algorithm = self.algorithm
-        resources = {
-            **(algorithm.get_initial_resources() or {}),
-            self.options.resource_name: llm,
-        }
+        resources = {**(algorithm.get_initial_resources() or {}), self.options.resource_name: llm}
         return (await algorithm.publish_resources(resources)).resources_id
 
     async def _step(self, settle: Settle, metrics: dict[str, float]) -> None:

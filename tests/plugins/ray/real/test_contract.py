@@ -10,8 +10,5 @@ class TestRay(StrategyContract):
     @pytest.fixture
     def strategy(self, cluster):
         return RayExecutionStrategy(
-            runners=2,
-            resources={"cpu": 0.1},
-            address=cluster.address,
-            graceful_timeout=0.5,
+            runners=2, resources={"cpu": 0.1}, address=cluster.address, graceful_timeout=0.5
         )

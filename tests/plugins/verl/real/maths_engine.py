@@ -47,12 +47,7 @@ from verl.workers.engine_workers import TrainingWorker  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from agl_verl.losses import FIELD, actor_loss, critic_loss, loss_weights  # noqa: E402
-from agl_verl.trainer_mixin import (  # noqa: E402
-    RowContext,
-    estimate,
-    row_context,
-    trajectories,
-)
+from agl_verl.trainer_mixin import RowContext, estimate, row_context, trajectories  # noqa: E402
 
 torch.set_num_threads(1)
 LOW, HIGH, ENTROPY, KL = 0.1, 0.15, 0.03, 0.05

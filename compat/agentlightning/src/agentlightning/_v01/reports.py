@@ -109,8 +109,7 @@ def _from_sdk(data: dict[str, Any], ids: dict[str, Any]) -> Span:
         attributes={key: _plain(value) for key, value in data["attributes"].items()},
         status=TraceStatus.model_validate(status) if isinstance(status, dict) else None,
         resource=OtelResource(
-            attributes=resource.get("attributes") or {},
-            schema_url=resource.get("schema_url") or "",
+            attributes=resource.get("attributes") or {}, schema_url=resource.get("schema_url") or ""
         ),
     )
     events = [

@@ -4,10 +4,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from agentlightning.store.threading import guarded
-from agl import (
-    ClientServerExecutionStrategy as _ClientServerExecutionStrategy,
-    LightningStore,
-)
+from agl import ClientServerExecutionStrategy as _ClientServerExecutionStrategy, LightningStore
 from agl.env import DEFAULT_PORT, LightningEnvVar, resolve_int_env_var
 from agl.errors import ConfigError
 from agl.execution.base import AlgorithmBundle, RunnerBundle

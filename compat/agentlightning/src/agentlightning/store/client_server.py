@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentlightning.store.threading import guarded
-from agl import (
-    LightningStore,
-    LightningStoreServer as _LightningStoreServer,
-)
+from agl import LightningStore, LightningStoreServer as _LightningStoreServer
 from agl.env import DEFAULT_HOST, LightningEnvVar, resolve_str_env_var
 from agl.errors import ConfigError
 from agl.utils.checks import check_choice, check_numbers
@@ -71,13 +68,7 @@ class LightningStoreServer(_LightningStoreServer):
         token = agls.get("token") or resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN)
         is_open = agls.pop("open", is_loopback(host) and not token)
         super().__init__(
-            guarded(store),
-            host,
-            port,
-            cors_allow_origins,
-            tracker=tracker,
-            open=is_open,
-            **agls,
+            guarded(store), host, port, cors_allow_origins, tracker=tracker, open=is_open, **agls
         )
         if is_open:
             logger.warning(

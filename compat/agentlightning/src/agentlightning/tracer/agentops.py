@@ -23,11 +23,7 @@ class AgentOpsTracer(WithRoot, _AgentOpsTracer):
     """
 
     def __init__(
-        self,
-        *,
-        agentops_managed: bool = True,
-        instrument_managed: bool = True,
-        daemon: bool = True,
+        self, *, agentops_managed: bool = True, instrument_managed: bool = True, daemon: bool = True
     ) -> None:
         if not agentops_managed:
             raise ConfigError(

@@ -9,14 +9,7 @@ from agentlightning._errors import SlowAlgorithmError
 from agentlightning._names import refusing
 from agentlightning._v01.tasks import TaskAgent
 from agentlightning.trainer.registry import ExecutionStrategyRegistry as ExecutionStrategyRegistry
-from agl import (
-    Algorithm,
-    FastAlgorithm,
-    LitAgent,
-    NamedResources,
-    Runner,
-    Trainer as _Trainer,
-)
+from agl import Algorithm, FastAlgorithm, LitAgent, NamedResources, Runner, Trainer as _Trainer
 from agl.algorithm.adapter import TraceAdapter, TraceToTripletBase
 from agl.algorithm.run_result import RunResult
 from agl.errors import ConfigError

@@ -12,11 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_learning.advantages.comparisons import EstimatorFunction, Inputs
-from agl_learning.advantages.estimator_option import (
-    Estimated,
-    Foreseen,
-    describe_estimator,
-)
+from agl_learning.advantages.estimator_option import Estimated, Foreseen, describe_estimator
 from agl_learning.advantages.group_advantages import sibling_advantages
 from agl_learning.advantages.trajectories import Call, Trajectories, lay_out
 from agl_learning.collect.results import Ended

@@ -17,12 +17,7 @@ from agl_learning.run.checkpoint import (
     newest_first,
     whole_checkpoints,
 )
-from agl_learning.run.folder import (
-    Generation,
-    check_algorithm,
-    read_generation,
-    write_generation,
-)
+from agl_learning.run.folder import Generation, check_algorithm, read_generation, write_generation
 from agl_models.versions import MODEL_NAME
 from agl_runs.folders import FILE, default_folder, new_run_id
 

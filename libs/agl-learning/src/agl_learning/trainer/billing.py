@@ -91,9 +91,7 @@ class PaidTraining(FineTuning):
         await self.opened.aclose()
 
     async def run(
-        self,
-        train_dataset: Dataset[Any] | None = None,
-        val_dataset: Dataset[Any] | None = None,
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
     ) -> None:
         """Do all iterations that the run has not had yet; with ``dry_run``, state the first bill.
 

@@ -37,14 +37,7 @@ from agl_learning.trainer.learned import Learned, check_names, leave_out, read_u
 from agl_learning.trainer.loop import run
 from agl_learning.trainer.options import Checkpoints, Stopping
 from agl_learning.trainer.replay import replay as replay_step
-from agl_learning.trainer.source import (
-    Ahead,
-    InStep,
-    Runners,
-    Source,
-    check_source,
-    reject_stale,
-)
+from agl_learning.trainer.source import Ahead, InStep, Runners, Source, check_source, reject_stale
 from agl_models.versions import WHOLE_SOFTMAX, Version
 from agl_records.training_data import TrainingRow
 from agl_records.types import EXCLUSION_REASONS, ExclusionReason

@@ -16,9 +16,7 @@ GRACE_SECONDS = 10.0
 
 @contextlib.asynccontextmanager
 async def child(
-    command: Sequence[str],
-    log: Path,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A running command, under ``guard``; ended with all its children when the block ends.
 

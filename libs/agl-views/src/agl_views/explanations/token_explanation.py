@@ -141,11 +141,7 @@ def _bin(chain: Chain, line: CallLine | None, place: int) -> Bin:
 
 
 def _step(
-    chain: Chain,
-    part: LedgerPart,
-    call: ModelCall,
-    run: Run | None,
-    options: Mapping[str, Any],
+    chain: Chain, part: LedgerPart, call: ModelCall, run: Run | None, options: Mapping[str, Any]
 ) -> Step:
     """The step of an account; what is in its means as far as the ledger tells that."""
     trained = [group_of(one) for one, part in chain.of_step if _num_calls(part.trained)]

@@ -82,10 +82,7 @@ def unordered(spans: Sequence[Span]) -> Credit | None:
 
 
 def call_of(
-    reward: Reward,
-    calls: Sequence[ModelCall],
-    spans: Sequence[Span],
-    order: Mapping[str, int],
+    reward: Reward, calls: Sequence[ModelCall], spans: Sequence[Span], order: Mapping[str, int]
 ) -> int | None:
     """Position of the call that a reward is about; None when it is about none.
 

@@ -19,12 +19,7 @@ from agl.utils.logs import setup_logging
 from agl.utils.text import shorten
 from agl_inspect.figures import mean, number
 from agl_inspect.runs.lookup import find_run
-from agl_runs.config.file import (
-    ConfigFile,
-    check_config,
-    load_config,
-    load_config_of_run,
-)
+from agl_runs.config.file import ConfigFile, check_config, load_config, load_config_of_run
 from agl_runs.files import make_private_folder
 from agl_runs.training import new_run
 

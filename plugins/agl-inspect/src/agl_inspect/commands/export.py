@@ -108,12 +108,7 @@ async def _write(export: Export, write: Write) -> None:
 
 
 def _summary(export: Export, out: Path | None) -> str:
-    names = {
-        "dpo": "pairs",
-        "sft": "samples",
-        "messages": "conversations",
-        "atif": "trajectories",
-    }
+    names = {"dpo": "pairs", "sft": "samples", "messages": "conversations", "atif": "trajectories"}
     what = names.get(export.form, export.form)
     text = f"{export.num_records} {what} of {export.num_rollouts} rollouts"
     text += f" in {out}" if out else ""

@@ -240,12 +240,7 @@ def tasks(where: Where, run_id: str, mode: str | None, as_json: bool) -> None:
 @_json
 @click.pass_obj
 def delete(
-    where: Where,
-    run_id: str,
-    yes: bool,
-    with_folder: bool,
-    force: bool,
-    as_json: bool,
+    where: Where, run_id: str, yes: bool, with_folder: bool, force: bool, as_json: bool
 ) -> None:
     """Delete a run with its rollouts, attempts, spans, accounts and resources."""
     run = find_run(run_id, where)

@@ -111,10 +111,7 @@ class How:
         if self.credit is not None:
             options["credit"] = self.credit
         return build_component(
-            options,
-            group="agl.adapters",
-            expected_type=TraceAdapter,
-            where="--adapter",
+            options, group="agl.adapters", expected_type=TraceAdapter, where="--adapter"
         )
 
     def written(self) -> dict[str, Any]:

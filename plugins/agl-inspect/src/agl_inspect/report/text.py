@@ -24,10 +24,7 @@ WIDEST_CURVE = 100
 
 
 def summary_text(
-    facts: RunFacts,
-    width: int,
-    report: Path | None = None,
-    names: Collection[str] | None = None,
+    facts: RunFacts, width: int, report: Path | None = None, names: Collection[str] | None = None
 ) -> str:
     """The summary of a run: of its entries those with these names, None for all.
 

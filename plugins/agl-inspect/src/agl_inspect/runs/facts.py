@@ -211,10 +211,7 @@ def _lies_at(said: str | None, folder: Path) -> str | None:
 
 
 async def _seconds_of(
-    run: Run,
-    lines: Iterable[Mapping[str, Any]],
-    is_running: bool,
-    store: LightningStore | None,
+    run: Run, lines: Iterable[Mapping[str, Any]], is_running: bool, store: LightningStore | None
 ) -> tuple[float | None, bool]:
     """Seconds of all starts that have ended, None where nobody knows; and whether they may be more.
 

@@ -22,11 +22,7 @@ MOST_TURNS = 50
 """Model calls on one page."""
 MOST_PARTS = 20
 """Images, or tools called, of one message."""
-COLOURS = {
-    "logprob": "log-probability",
-    "mask": "mask",
-    "advantage": "advantage",
-}
+COLOURS = {"logprob": "log-probability", "mask": "mask", "advantage": "advantage"}
 """What tokens may be coloured by."""
 
 

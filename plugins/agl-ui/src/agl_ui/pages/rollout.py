@@ -21,13 +21,7 @@ from agl_runs.user_code import place_of
 from agl_ui.data_sources import DataSource
 from agl_ui.images import decoded
 from agl_ui.live import state_of
-from agl_ui.pages.conversation import (
-    COLOURS,
-    MOST_CHARACTERS,
-    MOST_TOKENS,
-    MOST_TURNS,
-    turns_of,
-)
+from agl_ui.pages.conversation import COLOURS, MOST_CHARACTERS, MOST_TOKENS, MOST_TURNS, turns_of
 from agl_ui.pages.page import Page, whole_number
 from agl_ui.pages.spans import Window, window
 from agl_ui.read_only_store import DAMAGE

@@ -35,10 +35,7 @@ FAILED_LOOKED_AT = 300
 """Rollouts, the newest that failed, whose causes are counted."""
 
 
-SPENT = {
-    "Calls in steps": ("calls/total",),
-    "Tokens in steps": ("tokens/given", "tokens/sampled"),
-}
+SPENT = {"Calls in steps": ("calls/total",), "Tokens in steps": ("tokens/given", "tokens/sampled")}
 """What agents took -> the metrics that say how much, of steps and evaluations that have ended."""
 BUDGET = "gateway.run_budget."
 """Where a file says what the gateway forwards at most."""

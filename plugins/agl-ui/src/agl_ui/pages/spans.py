@@ -104,8 +104,7 @@ def tree(spans: Sequence[Span]) -> list[Bar]:
     below: dict[str, list[Span]] = {}
     # Of what says no time, nobody knows when it was; it comes last.
     ordered = sorted(
-        spans,
-        key=lambda span: (span.start_time is None, span.start_time or 0.0, span.sequence_id),
+        spans, key=lambda span: (span.start_time is None, span.start_time or 0.0, span.sequence_id)
     )
     for span in ordered:
         parent = span.parent_id if span.parent_id in ids and span.parent_id != span.span_id else ""
