@@ -211,7 +211,7 @@ def test_users_who_are_added_at_once_are_all_there(queue):
     assert read_users(queue.folder) == dict(zip(tokens, names, strict=True))
 
 
-@pytest.mark.parametrize("name", ["lock", "users.json", "..", "a/b"])
+@pytest.mark.parametrize("name", ["lock", "users.json", "server-x.lock", "..", "a/b"])
 def test_users_have_names_of_folders_that_are_theirs(queue, name):
     queue.client("ann").upload_data(str(queue.lines))
     with pytest.raises(ConfigError):
@@ -594,7 +594,7 @@ def wait_until(holds) -> None:
         time.sleep(0.05)
 
 
-def test_trajectories_are_those_of_the_jobs_rollouts(queue):
+def test_trajectories_and_run_are_those_of_the_jobs_rollouts(queue, capsys):
     pytest.importorskip("agl_inspect")
     ann = queue.client("ann")
     job = queue.begin(ann)
@@ -610,6 +610,15 @@ def test_trajectories_are_those_of_the_jobs_rollouts(queue):
     assert (last.output, last.reward, found.total_reward) == ("yes", 1.0, 1.5)
     assert found.metadata == {"num_steps": 2}
     assert last.metadata["messages"][-1] == {"role": "user", "content": "It is Paris."}
+    (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    for _ in range(2):  # it may be asked again
+        ann.download_run(job, str(queue.folder / "mine"))
+    assert (queue.folder / "mine/metrics.jsonl").read_text() == '{"step": 1}\n'
+    agl("rollouts", "--path", queue.folder / "mine", "--json")
+    assert json.loads(capsys.readouterr().out)[0]["input"] == {"question": "Capital of France?"}
+    with pytest.raises(TrainingError, match="no job"):
+        queue.client("bob").download_run(job, "stolen")
+    assert not list(run.parent.glob("run-*"))
     wait_until(lambda: not list(run.parent.glob("export-*")))
 
 

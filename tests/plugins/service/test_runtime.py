@@ -19,7 +19,7 @@ from .test_jobs import queue as queue
 def fresh(monkeypatch):
     monkeypatch.setattr(runtime.air, "rules", {})
     monkeypatch.setattr(runtime, "_set", {})
-    monkeypatch.setattr(runtime, "_traced", {"tracer": "otel"})
+    monkeypatch.setitem(runtime.traced, "tracer", "otel")
     for what in ("INPUTS", "OUTPUTS"):
         monkeypatch.setenv(f"OPENINFERENCE_HIDE_{what}", "")
 
@@ -130,6 +130,8 @@ def test_what_is_set_stands_in_the_job(queue, monkeypatch):
     assert options() == {}
     monkeypatch.setenv("LIGHTNING_MAX_RETRIES", "5")
     assert options() == {"failures": {"agent": "retry", "timeout": "retry", "retries": 5}}
+    runtime.set_config({"max_retries": 0})
+    assert options() == {"failures": {"agent": "exclude", "timeout": "exclude"}}
     runtime.set_config({"air_enabled": True, "max_retries": 3, "timeout": 60})
     runtime.air.on_tool_success(lambda tool_name, output: 0.3)
     assert options() == {

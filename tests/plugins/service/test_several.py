@@ -51,7 +51,7 @@ def children(monkeypatch) -> list[Child]:
         return begun[-1]
 
     monkeypatch.setattr("agl_service.jobs.subprocess.Popen", popen)
-    for name, seconds in {"POLL": 0.01, "END": 0.05}.items():
+    for name, seconds in {"POLL": 0.01, "IDLE": 0.01, "END": 0.05}.items():
         monkeypatch.setattr(f"agl_service.jobs.{name}_SECONDS", seconds)
     return begun
 
@@ -131,8 +131,9 @@ def test_a_job_whose_client_has_gone_makes_room_until_it_is_back(tmp_path, child
     assert [child.job for child in children] == [left.id, other.id, left.id]
 
 
-def test_a_folder_that_is_deleted_ends_its_job_and_no_other(tmp_path, children):
+def test_what_cannot_be_read_or_was_deleted_keeps_no_other_job_from_running(tmp_path, children):
     jobs = Jobs(tmp_path)
+    (tmp_path / "ann/jobs/unread/job.json").mkdir(parents=True)
     with running(jobs):
         gone = add(jobs, "gone")
         begun(children, 1)
@@ -151,6 +152,22 @@ def servers(model, tmp_path) -> Generator[list[Server]]:
         if one.process and one.process.poll() is None:
             one.process.terminate()
             assert one.process.wait() == 0
+
+
+def test_jobs_wait_for_a_database_that_is_away(tmp_path, children, monkeypatch):
+    jobs = Jobs(tmp_path, store=NOWHERE)
+    job = add(jobs, "j")
+    assert job.store == f"{NOWHERE}?options=-csearch_path%3D{job.store.rpartition('D')[2]}"
+    with running(jobs):
+        for number in (1, 2):
+            child = begun(children, number)
+            child.returncode = 2
+            child.terminate()
+            wait_until(lambda: "127.0.0.1:1" in jobs.get("ann", "j").error)
+        monkeypatch.setattr("agl_service.jobs._why_away", lambda store: "")
+        begun(children, 3).returncode = 2
+        children[-1].terminate()
+        wait_until(lambda: jobs.get("ann", "j").state == "failed")
 
 
 def test_servers_of_one_folder_have_one_database_and_each_an_address(servers, tmp_path):
@@ -221,7 +238,10 @@ def test_what_a_killed_server_ran_goes_on_at_another(database, servers, tmp_path
     assert where(stays, at[address["a"]], jobs[at[address["a"]]])["server"] == address["b"]
     for name, job in jobs.items():
         found = list(clients[name].trajectories(job))
-        assert len(found) >= 15 * 8 * 8  # and those of evaluations
+        clients[name].download_run(job, str(tmp_path / name))
+        ledger = python(*AGL, "ledger", tmp_path / name, "--json", cwd=tmp_path)
+        assert ledger.returncode == 0, ledger.stderr
+        assert len(found) == 15 * 8 * 8
         other = clients["bob" if name == "ann" else "ann"]
         with pytest.raises(TrainingError, match="no job"):
             next(other.trajectories(job))

@@ -362,8 +362,12 @@ class AnswerWriter:
         end = {"finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
         common: dict[str, Any] = {"index": piece.index, "logprobs": None, **end}
         if self._request.logprobs and piece.token_texts is not None:
-            pairs = zip(piece.token_texts, piece.logprobs or [], strict=True)
-            common["logprobs"] = {"content": [_token(*pair) for pair in pairs]}
+            common["logprobs"] = {
+                "content": [
+                    {"token": text, "logprob": p, "bytes": [*text.encode()], "top_logprobs": []}
+                    for text, p in zip(piece.token_texts, piece.logprobs or [], strict=True)
+                ]
+            }
         if self._request.return_token_ids and piece.token_ids is not None:
             common["token_ids"] = piece.token_ids
         if self._request.return_weight_versions and piece.version is not None:
@@ -379,10 +383,6 @@ class AnswerWriter:
             "completion_tokens": answer,
             "total_tokens": prompt + answer,
         }
-
-
-def _token(text: str, logprob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": [*text.encode()], "top_logprobs": []}
 
 
 def _message(piece: Piece) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def differences(before: Run, now: RunStart, algorithm: Algorithm) -> tuple[list[
     for name, was, is_now in changed:
         if retyped and name.startswith(retyped) and not name.endswith(".type"):
             continue  # an option of another type
-        more = _is_told(name, algorithm, "growing_options") and _is_more(was, is_now)
+        grows = is_now is None or (_is_number(is_now) and _is_number(was) and was < is_now)
+        more = _is_told(name, algorithm, "growing_options") and _is_number(was) and grows
         is_safe = more or _is_safe(name, algorithm)
         (safe if is_safe else unsafe).append(_text(name, was, is_now))
     if before.datasets:
@@ -204,10 +205,6 @@ def _is_path(value: Any) -> TypeGuard[str]:
 
 def _from(folder: str | None, path: str) -> str:
     return os.path.relpath(*map(os.path.realpath, (path, folder))) if folder else path
-
-
-def _is_more(old: Any, new: Any) -> bool:
-    return _is_number(old) and (new is None or (_is_number(new) and old < new))
 
 
 def _is_number(value: Any) -> bool:

@@ -184,7 +184,10 @@ class CallRecord:
             Key.AGENT_NAME: self.origin.agent_name or None,
             Key.REQUEST_MODEL: as_text(request.model),
             Key.INPUT_MESSAGES: _json(request.messages) or _prompt(request.prompt),
-            Key.PROMPT_DIGEST: _digest(request.prompt),
+            # Of a prompt that is no text.
+            Key.PROMPT_DIGEST: sha256(request.prompt).hexdigest()[:32]
+            if bytes(request.prompt)[:1] == b"["
+            else None,
             Key.TOOL_DEFINITIONS: _json(request.tools) or _json(request.functions),
             **{
                 key: value
@@ -286,11 +289,6 @@ def _json(raw: Raw) -> str | None:
 def _prompt(raw: Raw) -> str | None:
     """The prompt of completions as a message; of token ids, the ids are recorded."""
     return dumps([{"role": "user", "content": raw}]).decode() if bytes(raw)[:1] == b'"' else None
-
-
-def _digest(raw: Raw) -> str | None:
-    """Of a prompt that is no text."""
-    return sha256(raw).hexdigest()[:32] if bytes(raw)[:1] == b"[" else None
 
 
 def _context(trace_id: str, span_id: str) -> dict[str, Any]:

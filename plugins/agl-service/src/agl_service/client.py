@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import tarfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -101,7 +102,7 @@ class Client:
         return self._ask("GET", "/data")
 
     def delete_data(self, data_id: str) -> None:
-        """Delete data; refused while a job needs it."""
+        """Delete data; jobs keep the tasks with which they began."""
         self._ask("DELETE", f"/data/{data_id}")
 
     def train(
@@ -228,6 +229,15 @@ class Client:
         answer = self._request("GET", f"/jobs/{job}/trajectories")
         with _connection_errors(self._url):
             yield from read_trajectories(answer.iter_lines())
+
+    def download_run(self, job: str, output_dir: str) -> None:
+        """Write a job's run, as it is now, into a folder: for ``agl ui``, ``agl ledger``.
+
+        It has store, metrics and configuration, and no checkpoints; see ``download_model``.
+        """
+        answer = self._request("GET", f"/jobs/{job}/run")
+        with _connection_errors(self._url), tarfile.open(fileobj=answer.raw, mode="r|") as tar:
+            tar.extractall(output_dir, filter="data")
 
     def stop(self, job: str) -> None:
         """Stop a job; its checkpoints stay."""

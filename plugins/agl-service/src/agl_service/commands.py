@@ -208,7 +208,7 @@ def _running(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for file in sorted(folder.glob("server*.json")):
         lock = file.with_suffix(".lock")
-        with suppress(FileNotFoundError):  # it ends in this moment
+        with suppress(FileNotFoundError, ValueError):  # it ends in this moment, or is damaged
             if is_taken(lock):
                 found.append({**json.loads(file.read_text()), "lock": lock.name})
     return found
@@ -248,7 +248,7 @@ def list_data(client: "Client", as_json: bool) -> None:
 @click.argument("data_id")
 @url_option
 def delete(data_id: str, client: "Client") -> None:
-    """Delete data; refused while a job needs it."""
+    """Delete data; jobs keep the tasks with which they began."""
     client.delete_data(data_id)
 
 
@@ -294,6 +294,47 @@ def train(client: "Client", **options: Any) -> None:
 def evaluate(client: "Client", **options: Any) -> None:
     """Run each task once at a training server's model, with an agent function that runs here."""
     _print(vars(client.evaluate(**options)))
+
+
+@click.group("jobs")
+def jobs() -> None:
+    """Your jobs at a training server."""
+
+
+@jobs.command("list")
+@json_option
+@url_option
+def list_jobs(client: "Client", as_json: bool) -> None:
+    """Print your jobs, the oldest first."""
+    about = ("id", "kind", "state", "step", "steps", "error")
+    _print([{name: one[name] for name in about} for one in client.jobs()], as_json)
+
+
+@jobs.command("stop")
+@click.argument("job")
+@url_option
+def stop_job(client: "Client", job: str) -> None:
+    """Stop a job; its checkpoints stay, and attach takes it up again."""
+    client.stop(job)
+
+
+@jobs.command("attach")
+@click.argument("job")
+@agent_option
+@click.option("--nworkers", default=-1, **_SHOWN, help="-1 for four per core.")
+@url_option
+def attach(client: "Client", **options: Any) -> None:
+    """Take up a job that was left, failed or was stopped, with an agent that runs here."""
+    _print(vars(client.attach(**options)))
+
+
+@jobs.command("download")
+@click.argument("job")
+@click.option("--output", required=True, help="Folder for the run.")
+@url_option
+def download_run(client: "Client", job: str, output: str) -> None:
+    """Write a job's run into a folder, for agl ui, agl ledger and all that read runs."""
+    client.download_run(job, output)
 
 
 _ONE: Any = {"default": "latest", "show_default": True}

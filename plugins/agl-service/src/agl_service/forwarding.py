@@ -11,11 +11,13 @@ from collections.abc import AsyncGenerator, Callable
 import aiohttp
 from yarl import URL
 
+from agl_http.guard import max_connections
 from agl_http.layers import App, Receive, Scope, Send, answer, disconnected, header
 
 PATH = re.compile(r"/runs/([^/]+)/([^/]+)/(store|model)(/.*)")
 OF_ONE_CONNECTION = frozenset(
-    {b"connection", b"expect", b"host", b"keep-alive", b"te", b"trailer", b"transfer-encoding"}
+    {b"connection", b"date", b"expect", b"host", b"keep-alive", b"te", b"trailer"}
+    | {b"transfer-encoding"}
 )
 """Headers that are not passed on."""
 PASSED_ON = b"x-agl-passed-on"
@@ -78,7 +80,8 @@ class Forwarding:
     ) -> None:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                # Clients have half of the files that the process may open.
+                connector=aiohttp.TCPConnector(limit=max_connections() * 3 // 4),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),

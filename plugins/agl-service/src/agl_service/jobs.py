@@ -1,5 +1,6 @@
 """Jobs: records in the folder of training servers, each run in a process of its own."""
 
+import asyncio
 import json
 import logging
 import os
@@ -9,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -22,7 +23,8 @@ from typing import Any, Literal
 import psutil
 from pydantic import TypeAdapter
 
-from agl.errors import ConflictError, UnknownRecordError
+from agl.errors import ConflictError, StoreUnavailableError, UnknownRecordError
+from agl.plugins.parts import plan_part
 from agl_http.server import address_of, bind
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_processes.tree import kill_descendants
@@ -46,7 +48,7 @@ HOST, PORTS = "127.0.0.1", {"store": "strategy.server_port", "model": "gateway.p
 CLAIM, LOCK, SEEN = "claim.lock", "process.lock", "seen"
 """In its folder, too: the lock of the server that runs it, that of its process, and a file that is
 touched when its client asks."""
-POLL_SECONDS = 0.2
+POLL_SECONDS, IDLE_SECONDS = 0.2, 0.5
 END_SECONDS = 30.0
 """For the process of a job that is told to end: it saves a checkpoint."""
 PAUSE_SECONDS = 60.0
@@ -72,6 +74,8 @@ class Job:
     """The address of the server that runs it, for other servers."""
     starts: int = 0
     """How often a server has begun to run it."""
+    store: str = ""
+    """The address of the store of its run; "" for the file in the folder of the run."""
     state: State = "queued"
     error: str = ""
     checkpoint: str | None = None
@@ -151,26 +155,24 @@ class Jobs:
         self.folder, self.address, self._store = folder, address, store
         self._lock = lock_of(folder)
         self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
-        self._finished: set[Path] = set()
 
     def folder_of(self, job: Job) -> Path:
         """Where its record, log and run are."""
         return self.folder / job.user / "jobs" / job.id
 
-    def store_of(self, job: Job) -> str:
-        """The address of the store of its run; "" for the file in the folder of the run."""
-        if not self._store:
-            return ""
-        schema = "job_" + sha256(f"{job.user}/{job.id}".encode()).hexdigest()[:24]
-        return f"{self._store}{'&' if '?' in self._store else '?'}options=-csearch_path%3D{schema}"
+    def run_of(self, job: Job) -> Path:
+        """The folder of its run, of an evaluation the newest; it may not be there yet."""
+        folder = self.folder_of(job)
+        return max(folder.glob(f"{RUNS}/*"), default=folder / RUN)
 
     def all(self, user: str) -> list[Job]:
         """The jobs of a user, the oldest first."""
-        found: list[Job] = []
-        for record in self.folder.glob(f"{user}/jobs/*/{RECORD}"):
-            with suppress(FileNotFoundError):  # its folder is deleted in this moment
-                found.append(read_job(record))
-        return sorted(found, key=lambda job: job.created)
+        return sorted(self._read(user), key=lambda job: job.created)
+
+    def _read(self, users: str) -> Iterator[Job]:
+        for record in self.folder.glob(f"{users}/jobs/*/{RECORD}"):
+            with suppress(OSError):  # it vanished, or cannot be read: who asks for it is told
+                yield read_job(record)
 
     def get(self, user: str, job_id: str) -> Job:
         """A job of a user, else an ``UnknownRecordError``."""
@@ -200,8 +202,11 @@ class Jobs:
                 return known
             config["strategy"] = {"type": "cs", "role": "algorithm"}
             config["gateway"] = {"type": "proxy"}
-            if store := self.store_of(job):
-                config["store"] = store
+            if self._store:
+                schema = "job_" + sha256(f"{job.user}/{job.id}".encode()).hexdigest()[:24]
+                option = f"{'&' if '?' in self._store else '?'}options=-csearch_path%3D{schema}"
+                config["store"] = self._store + option
+                job = replace(job, store=config["store"])
             write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
             write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(job)))
         return job
@@ -247,37 +252,31 @@ class Jobs:
     def run_all(self, stop: Event) -> None:
         """Run jobs until told to stop; what runs then goes on at the next start."""
         with ThreadPoolExecutor(self._at_once) as pool:
-            for worker in [pool.submit(self._run_in_turn, stop) for _ in range(self._at_once)]:
-                worker.result()
+            turns = [pool.submit(self._run_in_turn, stop) for _ in range(self._at_once)]
+            while wait(turns, 1.0).not_done:  # so that a signal which another thread got is seen
+                pass
 
     def _run_in_turn(self, stop: Event) -> None:
-        seconds = POLL_SECONDS
-        while not stop.wait(seconds):
+        while not stop.wait(IDLE_SECONDS):
             try:
-                seconds = POLL_SECONDS
                 self._run_next(stop)
             except Exception:  # as if the disk is full
                 logger.exception("no job could be begun in %s", self.folder)
-                seconds = END_SECONDS
+                stop.wait(END_SECONDS)
 
     def _run_next(self, stop: Event) -> None:
         """Run what a killed server ran, else a job of a user with the fewest that run."""
         waits: list[Job] = []
         runs: Counter[str] = Counter()
-        for record in self.folder.glob(f"*/jobs/*/{RECORD}"):
-            with suppress(FileNotFoundError):
-                if record in self._finished:
-                    continue
-                job = read_job(record)
-                if job.state == "finished":
-                    self._finished.add(record)
-                elif self.is_claimed(job):
-                    runs[job.user] += 1
-                elif job.state in ("running", "queued"):
-                    waits.append(job)
+        for job in self._read("*"):
+            if job.state != "finished" and self.is_claimed(job):
+                runs[job.user] += 1
+            elif job.state in ("running", "queued"):
+                waits.append(job)
         waits.sort(key=lambda job: (job.state != "running", runs[job.user], job.created))
         for job in waits:
-            with suppress(HeldError), _claim_of(self.folder_of(job)):  # else another was faster
+            with suppress(HeldError), ExitStack() as claimed:  # else another was faster
+                claimed.callback(LockFile(self.folder_of(job) / CLAIM).release)
                 if self.get(job.user, job.id).state in ("running", "queued"):
                     try:
                         self._run(job, stop)
@@ -302,6 +301,8 @@ class Jobs:
                     # Another server has begun it where the file system gave it our locks.
                     if state and self.get(job.user, job.id).starts == begun.starts:
                         self.change(job, state, "running", error=error)
+                if state == "queued":
+                    stop.wait(END_SECONDS)
 
     def _process(self, job: Job, stop: Event) -> tuple[State | None, str]:
         """Run the process of a job; its state then and why, None for as it was."""
@@ -334,7 +335,10 @@ class Jobs:
             return "finished", ""
         written = (folder / LOG).read_bytes()[begin:].decode("utf-8", "replace")
         said = re.findall(r"^agl: (.*)", written, re.M)
-        return "failed", [f"its process ended with code {process.returncode}", *said][-1]
+        why = [f"its process ended with code {process.returncode}", *said][-1]
+        if job.store and (away := _why_away(job.store)):
+            return "queued", away
+        return "failed", why
 
 
 def _end(process: "subprocess.Popen[Any]") -> None:
@@ -346,10 +350,10 @@ def _end(process: "subprocess.Popen[Any]") -> None:
         process.wait()
 
 
-@contextmanager
-def _claim_of(folder: Path) -> Generator[None]:
-    claim = LockFile(folder / CLAIM)
+def _why_away(store: str) -> str:
+    """Why a database cannot be reached; "" if it can."""
     try:
-        yield
-    finally:
-        claim.release()
+        asyncio.run(plan_part("store", store).build().close())
+    except StoreUnavailableError as error:
+        return str(error)
+    return ""

@@ -63,7 +63,7 @@ def evaluation_of(job: dict[str, Any]) -> EvalResult:
     found = job["evaluation"]
     rewards = [reward for task in found["tasks"] for reward in task["rewards"]]
     return EvalResult(
-        found["metrics"].get("reward/mean", math.nan),
+        math.nan if (mean := found["metrics"].get("reward/mean")) is None else mean,
         rewards,
         found["failures"],
         job["checkpoint"],

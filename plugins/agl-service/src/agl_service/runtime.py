@@ -67,7 +67,8 @@ class Air:
 
 air = Air()
 _set: dict[str, Any] = {}
-_traced = {"tracer": "otel"}
+traced = {"tracer": "otel"}
+"""What the workers trace with."""
 
 
 def set_config(config: Mapping[str, Any]) -> None:
@@ -108,11 +109,6 @@ def auto_instrument(
         raise InvalidConfigError(
             "trace_llm_calls=False: the server learns from calls; leave it at True"
         )
-    _traced["tracer"] = "openinference" if trace_tool_calls else "otel"
+    traced["tracer"] = "openinference" if trace_tool_calls else "otel"
     for what in ("INPUTS", "OUTPUTS"):
         os.environ[f"OPENINFERENCE_HIDE_{what}"] = str(not trace_context).lower()
-
-
-def tracer() -> str:
-    """What the workers trace with."""
-    return _traced["tracer"]

@@ -1,17 +1,23 @@
 """What a training server answers: to each user about their own data, jobs and checkpoints."""
 
+import asyncio
 import json
 import logging
 import os
 import secrets
 import shutil
+import sqlite3
 import subprocess
 import sys
+import tarfile
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from fastapi import Body as Content, Depends, FastAPI, Request, Response
@@ -72,6 +78,7 @@ User = Annotated[str, Depends(_user)]
 
 def app_of(jobs: Jobs, settings: Settings) -> App:
     """The application."""
+    slow = ThreadPoolExecutor(2, "agl-service")
     api = FastAPI(title="Training server of agl", exception_handlers=_ANSWERS)
 
     @api.put("/files/{digest}")
@@ -116,7 +123,9 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
             if not registry.load(registry.GROUPS["credit"], name).uses_intermediate:
                 raise ConfigError(f"air: the server's credit rule {name!r} uses final rewards only")
         if asked.max_retries is not None:
-            retries = {"agent": "retry", "timeout": "retry", "retries": asked.max_retries}
+            policy = "retry" if asked.max_retries else "exclude"
+            retries = {"agent": policy, "timeout": policy}
+            retries |= {"retries": asked.max_retries} if asked.max_retries else {}
             options["failures"] = Failures.given(options.get("failures")) | retries
         if asked.timeout is not None:
             limit = {"timeout_seconds": asked.timeout}
@@ -168,31 +177,33 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         return FileResponse(folder / file)
 
     @api.get("/jobs/{job_id}/trajectories")
-    def export(user: User, job_id: str) -> Response:
-        folder = jobs.folder_of(job := jobs.get(user, job_id))
-        out = folder / f"export-{secrets.token_hex(8)}.jsonl"
-        words = ["export", "--as", "sft", "--credit", "per_call", "-o", str(out)]
-        words += ["--mode", "train"] if job.kind == "train" else []
-        words += ["--url", url] if (url := jobs.store_of(job)) else ["--path", folder / RUN / STORE]
-        # Other users of the machine could see a password in the words of a command.
-        told = "import sys; from agl.cli import main; main(sys.stdin.read().splitlines())"
-        ended = subprocess.run(
-            [sys.executable, "-c", told],
-            input="\n".join(map(str, words)),
-            capture_output=True,
-            text=True,
-        )
-        if ended.returncode:
-            raise ConfigError(f"job {job_id!r} has no trajectories yet: {ended.stderr.strip()}")
-        return FileResponse(out, background=BackgroundTask(out.unlink))
+    async def export(user: User, job_id: str) -> Response:
+        return await in_turn(_trajectories, *stored(user, job_id, "trajectories"))
+
+    @api.get("/jobs/{job_id}/run")
+    async def pack(user: User, job_id: str) -> Response:
+        return await in_turn(_run, *stored(user, job_id, "run"))
+
+    async def in_turn(make: Callable[..., Path], *about: Any) -> Response:
+        """What takes long and a process keeps no other request waiting."""
+        made = await asyncio.get_running_loop().run_in_executor(slow, make, *about)
+        return FileResponse(made, background=BackgroundTask(made.unlink))
+
+    def stored(user: str, job_id: str, what: str) -> tuple[Path, Path, str, str]:
+        """Folder, run, store and kind of a job whose run has begun."""
+        job = jobs.get(user, job_id)
+        run = jobs.run_of(job)
+        if not run.is_dir():
+            raise ConfigError(f"job {job_id!r} has no {what} yet")
+        return jobs.folder_of(job), run, job.store or str(run / STORE), job.kind
 
     def job_view(job: Job, *, has_workers: bool = False) -> dict[str, Any]:
         """What a user sees of a job; who works for it, its store and a token, too."""
         run, result = jobs.folder_of(job) / RUN, jobs.folder_of(job) / RESULT
         metrics, checkpoints = metrics_of(run), _checkpoints(run)
         of_step = {f"step-{step:06d}": reward for step, reward in metrics.val_rewards.items()}
-        held_out = {one.name: of_step.get(one.name) for one in checkpoints}
-        measured = {name: reward for name, reward in held_out.items() if reward is not None}
+        named = ((one.name, of_step.get(one.name)) for one in checkpoints)
+        measured = {name: reward for name, reward in named if reward is not None}
         state, error, evaluation = job.state, job.error, None
         if state == "running" and not jobs.is_claimed(job):
             state = "queued"
@@ -254,13 +265,47 @@ async def _answer(request: Request, error: Exception) -> Response:
 _ANSWERS: Any = dict.fromkeys((RequestValidationError, AglError, Exception), _answer)
 
 
+def _trajectories(folder: Path, run: Path, store: str, kind: str) -> Path:
+    """A file for ``read_trajectories``."""
+    out = folder / f"export-{secrets.token_hex(8)}.jsonl"
+    words = ["export", "--as", "sft", "--credit", "per_call", "-o", str(out)]
+    words += ["--url" if "://" in store else "--path", store]
+    _agl([*words, *(["--mode", "train"] if kind == "train" else [])])
+    return out
+
+
+def _run(folder: Path, run: Path, store: str, kind: str) -> Path:
+    """An archive of a run as it is now, without checkpoints."""
+    out = folder / f"run-{secrets.token_hex(8)}.tar"
+    with TemporaryDirectory(dir=folder) as name, tarfile.open(out, "w") as tar:
+        copy = Path(name, STORE)
+        if "://" in store:
+            _agl(["store", "copy", store, str(copy)])
+        else:
+            with closing(sqlite3.connect(copy)) as to, closing(sqlite3.connect(store)) as of:
+                of.backup(to)
+        for file in (copy, *run.iterdir()):
+            if file.is_file() and (file == copy or not file.name.startswith(STORE)):
+                tar.add(file, file.name)
+    return out
+
+
+def _agl(words: list[str]) -> None:
+    """Run a command whose words nobody else of this machine sees, as they may have a password."""
+    told = "import sys; from agl.cli import main; main(sys.stdin.read().splitlines())"
+    about: dict[str, Any] = {"input": "\n".join(words), "capture_output": True, "text": True}
+    ended = subprocess.run([sys.executable, "-c", told], **about)
+    if ended.returncode:
+        raise ConfigError(f"agl {words[0]}: {ended.stderr.strip()}")
+
+
 def _checkpoints(run: Path) -> list[Path]:
     return sorted(run.glob("checkpoints/step-*"))
 
 
 def _files(checkpoint: Path) -> list[str]:
     """Without what serves only to go on with the training; none if its job has just removed it."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         return [one.name for one in checkpoint.iterdir() if one.is_file() and one.suffix != ".pt"]
     return []
 

@@ -1,6 +1,7 @@
 """Who may use a training server: the token of each user, in a file of its folder."""
 
 import json
+import re
 import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -32,8 +33,8 @@ def read_users(folder: Path) -> dict[str, str]:
 def token_of(folder: Path, name: str, new: str | None = None) -> str:
     """The token of a user, who is added if there is none of this name, with the ``new`` token."""
     check_run_id(name)  # it names a folder, too
-    if (folder / name).is_file():
-        raise ConfigError(f"user {name!r}: the server has a file of this name; choose another one")
+    if re.fullmatch(r"lock|server.*|.*\.json", name):
+        raise ConfigError(f"user {name!r}: files of the server are called so; choose another name")
     with _changing_users(folder) as users:
         known = {user: token for token, user in users.items()}
         token = known.get(name) or new or secrets.token_urlsafe()

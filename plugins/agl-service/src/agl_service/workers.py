@@ -18,7 +18,7 @@ from agl.plugins.parts import plan_part
 from agl.types import AttemptedRollout, ProxyLLM, ResourcesUpdate
 from agl_processes.tree import kill_descendants, start_group
 from agl_service.errors import TrainingError
-from agl_service.runtime import air, tracer
+from agl_service.runtime import air, traced
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Workers:
 
     def __init__(self, function: Agent, number: int, server_url: str) -> None:
         self._agent, self._server_url = to_lit_agent(function), server_url
-        self._tracer = plan_part("tracer", tracer(), where="auto_instrument").build()
+        self._tracer = plan_part("tracer", traced["tracer"], where="auto_instrument").build()
         self._number = 4 * (os.cpu_count() or 1) if number == -1 else number
         self._process: Any = None
         self._begun, self._short_lives = -math.inf, 0

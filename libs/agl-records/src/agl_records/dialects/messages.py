@@ -26,7 +26,8 @@ def conversation(request: Fields) -> tuple[list[dict[str, Any]], list[dict[str, 
     """
     system = request.any("system")
     if isinstance(system, list):
-        system = [block for block in system if not _is_billing(block)]
+        texts = ((one, one.get("text") if isinstance(one, dict) else None) for one in system)
+        system = [block for block, text in texts if not str(text).startswith(_BILLING)]
     messages: list[dict[str, Any]] = []
     if system:
         messages.append({"role": "system", "content": _content(request, system, "system")})
@@ -40,10 +41,6 @@ def conversation(request: Fields) -> tuple[list[dict[str, Any]], list[dict[str, 
     if hosted and len(hosted) == len(offered):
         request.refuse("tools", HOSTED_ALONE)
     return messages, [tool for tool in tools if tool is not None]
-
-
-def _is_billing(block: Any) -> bool:
-    return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
 def message(message: Fields, referred: set[str]) -> list[dict[str, Any]]:

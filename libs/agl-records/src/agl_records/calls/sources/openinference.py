@@ -44,7 +44,10 @@ class OpenInference(Dialect):
         return make_call(
             span,
             messages=[_message(item) for item in numbered(attributes, "llm.input_messages")],
-            tools=[_tool(item) for item in numbered(attributes, "llm.tools")],
+            tools=[
+                from_json_text(item["tool"]["json_schema"])
+                for item in numbered(attributes, "llm.tools")
+            ],
             response=answers[0] if answers else None,
             **fields,
         )
@@ -80,7 +83,3 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     return tool_call(call.get("id") or "", function["name"], function.get("arguments") or "{}")
-
-
-def _tool(item: Mapping[str, Any]) -> dict[str, Any]:
-    return from_json_text(item["tool"]["json_schema"])
