@@ -38,7 +38,7 @@ TEST_TOOLS = [
     "pytest-xdist>=3.6",
     "hypothesis>=6.120",
     OPENAI,
-    "opentelemetry-exporter-otlp-proto-http>=1.35",
+    "opentelemetry-exporter-otlp-proto-http>=1.35,!=1.45.0",
     "numpy>=2",
     "pyarrow>=17",
     "filelock>=3.16",

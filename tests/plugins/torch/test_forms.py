@@ -127,7 +127,7 @@ def test_calls_are_taken_out_of_the_text_and_what_is_none_stays():
         ({"tools": [{"type": "custom"}]}, "expected objects as"),
         ({"response_format": {"type": "xml"}}, "got 'xml'"),
         *((of_schema(given), "expected an object") for given in ({}, "x", [1])),
-        (held_to({"type": "nonsense"}), "'response_format'"),
+        (held_to({"type": "nonsense"}), "response_format"),
         ({"tools": TOOLS, "tool_choice": {"function": "x"}}, "no tool None"),
         (held_to({"type": "integer", "multipleOf": 9999991}), "multipleOf.*9999991.*up to 10000"),
         (held_to({"allOf": [{"multipleOf": n} for n in (9973, 0.9967)]}), "least common multiple"),

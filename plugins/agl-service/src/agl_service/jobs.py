@@ -262,7 +262,7 @@ class Jobs:
                 self._run_next(stop)
             except Exception:  # as if the disk is full
                 logger.exception("no job could be begun in %s", self.folder)
-                stop.wait(END_SECONDS)
+                stop.wait(10 * IDLE_SECONDS)
 
     def _run_next(self, stop: Event) -> None:
         """Run what a killed server ran, else a job of a user with the fewest that run."""
@@ -282,7 +282,8 @@ class Jobs:
                         self._run(job, stop)
                     except Exception as error:
                         logger.exception("job %s of %s failed", job.id, job.user)
-                        self.change(job, "failed", "queued", "running", error=str(error))
+                        with suppress(UnknownRecordError):  # its folder was deleted
+                            self.change(job, "failed", "queued", "running", error=str(error))
                     return
 
     def _run(self, job: Job, stop: Event) -> None:
