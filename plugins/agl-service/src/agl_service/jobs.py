@@ -53,6 +53,7 @@ END_SECONDS = 30.0
 """For the process of a job that is told to end: it saves a checkpoint."""
 PAUSE_SECONDS = 60.0
 """A job whose client has been away for so long makes room for the next one."""
+AWAY = "its client is away; it goes on when the client is back"
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ class Jobs:
         self.folder, self.address, self._store = folder, address, store
         self._lock = lock_of(folder)
         self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
+        self._begun = time.time()
 
     def folder_of(self, job: Job) -> Path:
         """Where its record, log and run are."""
@@ -208,6 +210,7 @@ class Jobs:
                 config["store"] = self._store + option
                 job = replace(job, store=config["store"])
             write_whole(self.folder_of(job) / CONFIG, as_yaml(config))
+            (self.folder_of(job) / SEEN).touch()
             write_whole(self.folder_of(job) / RECORD, json.dumps(asdict(job)))
         return job
 
@@ -291,6 +294,10 @@ class Jobs:
         while is_taken(folder / LOCK):
             if stop.wait(POLL_SECONDS):  # the process of a server that was killed ends soon
                 return
+        # While no server ran, a client could not be seen.
+        if time.time() - max(self._begun, (folder / SEEN).stat().st_mtime) > PAUSE_SECONDS:
+            self.change(job, "paused", "queued", "running", error=AWAY)
+            return
         # Kept until the process has ended, that nobody else gets these ports.
         with bind(HOST, 0, listen=False) as store, bind(HOST, 0, listen=False) as model:
             ports = {"store": address_of(store)[1], "model": address_of(model)[1]}
@@ -316,7 +323,6 @@ class Jobs:
             words = [*child, *COMMANDS[job.kind], *ports]
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
         seen, since = None, time.monotonic()
-        (folder / SEEN).touch()
         try:
             while process.poll() is None:
                 now = self.get(job.user, job.id)
@@ -328,8 +334,7 @@ class Jobs:
                 if (last := (folder / SEEN).stat().st_mtime_ns) != seen:
                     seen, since = last, time.monotonic()
                 if time.monotonic() - since > PAUSE_SECONDS:
-                    away = f"its client was away for {PAUSE_SECONDS:g} s"
-                    return "paused", f"{away}; it goes on when the client is back"
+                    return "paused", AWAY
         finally:
             _end(process)
         if process.returncode == 0:

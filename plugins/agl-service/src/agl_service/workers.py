@@ -54,12 +54,8 @@ class JobStore(agl.LightningStoreClient):
     def __init__(self, url: str, token: str) -> None:
         super().__init__(f"{url}/store", token=token)
         self._model_url = f"{url}/model"
-        self._known: dict[str, ResourcesUpdate] = {}
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        # A job makes them anew only at another start, with nothing else than other endpoints.
-        if resources_id in self._known:
-            return self._known[resources_id]
         if (found := await super().get_resources_by_id(resources_id)) is None:
             return None
         here = {
@@ -69,9 +65,7 @@ class JobStore(agl.LightningStoreClient):
             for name, one in found.resources.items()
             if isinstance(one, ProxyLLM)
         }
-        found = found.model_copy(update={"resources": {**found.resources, **here}})
-        self._known = {**dict([*self._known.items()][-7:]), resources_id: found}
-        return found
+        return found.model_copy(update={"resources": {**found.resources, **here}})
 
 
 SHORT_SECONDS, SHORT_LIVES = 10.0, 3
