@@ -184,7 +184,7 @@ def command_line() -> str:
 
 
 SECTIONS = {
-    "Train": "run dev launch train evaluate config doctor eval replay serve merge model",
+    "Train": "run dev launch train evaluate jobs config doctor eval replay serve merge model",
     "Look at a run": "runs rollouts show diff spans ledger explain prompts report ui",
     "Bring data in and out": "export import rederive",
     "Serve and measure": "store gateway server data token vllm prometheus bench",
