@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import threading
 import time
-from functools import partial
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -94,10 +93,14 @@ def job(request, tmp_path, store, model):
     for thread in threads:
         thread.start()
     jobs.address = threads[0].url
-    jobs.change(made, "running", ports=ports, server=jobs.address)
+    jobs.own["ann", "j"] = jobs.change(made, "running", ports=ports, server=jobs.address)
     claim = LockFile(jobs.folder_of(made) / "claim.lock")
     url = f"{threads[request.param == 'another server'].url}/runs/ann/j"
-    change = partial(jobs.change, made)
+
+    def change(state, **more) -> None:
+        jobs.own.clear()
+        jobs.change(made, state, **more)
+
     yield SimpleNamespace(url=url, own=jobs.address, change=change)
     claim.release()
     for thread in threads:

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.interpreter import AGL, python
 
+from agl import InMemoryLightningStore
 from agl_http.tokens import with_token
 from agl_service import Client, TrainingError
 from agl_service.jobs import Job, Jobs
@@ -177,7 +179,8 @@ def test_jobs_wait_for_a_database_that_is_away(tmp_path, children, monkeypatch):
             child.returncode = 2
             child.terminate()
             wait_until(lambda: "127.0.0.1:1" in jobs.get("ann", "j").error)
-        monkeypatch.setattr("agl_service.jobs._why_away", lambda store: "")
+        built = SimpleNamespace(build=InMemoryLightningStore)
+        monkeypatch.setattr("agl_service.jobs.plan_part", lambda *_: built)
         begun(children, 3).returncode = 2
         children[-1].terminate()
         wait_until(lambda: jobs.get("ann", "j").state == "failed")

@@ -123,17 +123,14 @@ def _attributes(reward: Any) -> Attributes:
 def _grade(method: Any, payload: Any) -> GradeResult:
     here = os.getcwd()
     # What an agent left in the working folder must not stand in for a module of Python's.
-    sys.path[:] = sorted(map(_absolute, sys.path), key=lambda entry: entry == here)
+    # Entries of installers that are no paths stay as they are.
+    paths = (os.path.abspath(one) if not one or os.path.exists(one) else one for one in sys.path)
+    sys.path[:] = sorted(paths, key=lambda entry: entry == here)
     os.chdir(payload.pop("folder"))
     reward = method(**payload)
     if inspect.isawaitable(reward):
         reward = asyncio.run(awaited(reward))
     return _plain(reward)
-
-
-def _absolute(entry: str) -> str:
-    # Those of installers that are no paths stay as they are.
-    return os.path.abspath(entry) if not entry or os.path.exists(entry) else entry
 
 
 def _plain(reward: Any) -> GradeResult:

@@ -157,6 +157,8 @@ class Jobs:
         self._lock = lock_of(folder)
         self._at_once, self._quotas = at_once, asdict(quotas or Quotas())
         self._begun = time.time()
+        self.own: dict[tuple[str, str], Job] = {}
+        """Those that this server runs, by user and id."""
 
     def folder_of(self, job: Job) -> Path:
         """Where its record, log and run are."""
@@ -203,7 +205,8 @@ class Jobs:
             if (known := self.made_by(job.user, job.id, job.request)) is not None:
                 return known
             config["strategy"] = {"type": "cs", "role": "algorithm"}
-            config["gateway"] = {"type": "proxy"}
+            # The same at each start, so that clients may keep what they know of the model.
+            config["gateway"] = {"type": "proxy", "api_key": secrets.token_urlsafe()}
             if self._store:
                 schema = "job_" + sha256(f"{job.user}/{job.id}".encode()).hexdigest()[:24]
                 option = f"{'&' if '?' in self._store else '?'}options=-csearch_path%3D{schema}"
@@ -323,6 +326,7 @@ class Jobs:
             words = [*child, *COMMANDS[job.kind], *ports]
             process = subprocess.Popen(words, cwd=folder, stdout=out, stderr=log, **about)
         seen, since = None, time.monotonic()
+        self.own[job.user, job.id] = job
         try:
             while process.poll() is None:
                 now = self.get(job.user, job.id)
@@ -337,13 +341,17 @@ class Jobs:
                     return "paused", AWAY
         finally:
             _end(process)
+            del self.own[job.user, job.id]
         if process.returncode == 0:
             return "finished", ""
         written = (folder / LOG).read_bytes()[begin:].decode("utf-8", "replace")
         said = re.findall(r"^agl: (.*)", written, re.M)
         why = [f"its process ended with code {process.returncode}", *said][-1]
-        if job.store and (away := _why_away(job.store)):
-            return "queued", away
+        try:
+            if job.store:
+                asyncio.run(plan_part("store", job.store).build().close())
+        except StoreUnavailableError as error:  # so this was the reason
+            return "queued", str(error)
         return "failed", why
 
 
@@ -354,12 +362,3 @@ def _end(process: "subprocess.Popen[Any]") -> None:
     except subprocess.TimeoutExpired:  # it waits for rollouts; what was stored stays
         kill_descendants(psutil.Process(process.pid), itself=True)
         process.wait()
-
-
-def _why_away(store: str) -> str:
-    """Why a database cannot be reached; "" if it can."""
-    try:
-        asyncio.run(plan_part("store", store).build().close())
-    except StoreUnavailableError as error:
-        return str(error)
-    return ""

@@ -236,12 +236,12 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         raise UnknownRecordError(f"job {job_id!r} has no checkpoint {name!r}; see: client.jobs()")
 
     def address_of(user: str, job_id: str, which: str) -> str:
+        if (own := jobs.own.get((user, job_id))) is not None:
+            return f"http://127.0.0.1:{own.ports[which]}"
         with suppress(UnknownRecordError):
             job = jobs.get(user, job_id)
-            if job.state == "running" and jobs.is_claimed(job):
-                if job.server != jobs.address:
-                    return f"{job.server}/runs/{user}/{job_id}/{which}"
-                return f"http://127.0.0.1:{job.ports[which]}"
+            if job.server != jobs.address and job.state == "running" and jobs.is_claimed(job):
+                return f"{job.server}/runs/{user}/{job_id}/{which}"
         return ""
 
     def user_of(authorization: bytes) -> str | None:

@@ -112,10 +112,11 @@ def read_settings(
         raise ConfigError(f"algorithm {spec['type']!r}: expected grpo or another of agl-torch")
     spec["group_size"] = plan_part("algorithm", spec, where="algorithm").build().group_size
     settings = Settings(**validate(Settings, of_jobs, "service"))
+    for key, schemes in {"store": ("postgresql", "postgres"), "address": ("http", "https")}.items():
+        if (found := vars(settings)[key]) and found.partition("://")[0] not in schemes:
+            raise ConfigError(
+                f"service.{key}: expected {schemes[0]}://... in the place of its value"
+            )
     if settings.store:
-        if not settings.store.startswith(("postgresql://", "postgres://")):
-            raise ConfigError("service.store: expected postgresql://USER:PASSWORD@HOST/NAME")
         plan_part("store", settings.store, where="service.store")
-    if settings.address and not settings.address.startswith(("http://", "https://")):
-        raise ConfigError(f"service.address: expected http://HOST:PORT, got {settings.address!r}")
     return settings

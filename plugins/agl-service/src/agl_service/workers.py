@@ -54,8 +54,12 @@ class JobStore(agl.LightningStoreClient):
     def __init__(self, url: str, token: str) -> None:
         super().__init__(f"{url}/store", token=token)
         self._model_url = f"{url}/model"
+        self._known: dict[str, ResourcesUpdate] = {}
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        # Each start of the job makes them anew, as they were but for the endpoint.
+        if resources_id in self._known:
+            return self._known[resources_id]
         if (found := await super().get_resources_by_id(resources_id)) is None:
             return None
         here = {
@@ -65,7 +69,8 @@ class JobStore(agl.LightningStoreClient):
             for name, one in found.resources.items()
             if isinstance(one, ProxyLLM)
         }
-        return found.model_copy(update={"resources": {**found.resources, **here}})
+        self._known = {resources_id: found.model_copy(update={"resources": found.resources | here})}
+        return self._known[resources_id]
 
 
 SHORT_SECONDS, SHORT_LIVES = 10.0, 3
