@@ -11,6 +11,7 @@ import pytest
 
 from agl_service import (
     AuthenticationError,
+    Client,
     DataUploadError,
     InvalidConfigError,
     TrainingError,
@@ -116,6 +117,8 @@ def test_a_machines_settings_replace_neither_token_nor_choice(queue, ann, monkey
     netrc.write_text("machine 127.0.0.1 login me password other\n")
     monkeypatch.setenv("NETRC", str(netrc))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "nowhere.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", "")
+    assert Client("https://agl:x@127.0.0.1")._verify is True
     ann._verify = False
     adapter = ann._session.get_adapter(ann._url)
     send = adapter.send

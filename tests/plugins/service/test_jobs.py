@@ -602,6 +602,9 @@ def test_trajectories_and_run_are_those_of_the_jobs_rollouts(queue, capsys):
         next(ann.trajectories(job))
     run = queue.folder / "ann/jobs" / job / "run"
     run.mkdir()
+    with pytest.raises(InvalidConfigError, match="has no run yet"):
+        ann.download_run(job, str(queue.folder / "mine"))
+    assert not list(run.iterdir())  # nothing stands in the way of the store that comes
     asyncio.run(record(SqliteLightningStore(run / "store.db")))
     (found,) = ann.trajectories(job)
     first, last = found.transitions

@@ -76,7 +76,7 @@ class Client:
         token = token or os.environ.get("AGENT_LIGHTNING_API_KEY", "")
         self.timeout, self._session, self._data = timeout, requests.Session(), ""
         # As the agents' client and store take it; requests has a variable of its own.
-        self._verify, self._token = verify_ssl and os.environ.get("SSL_CERT_FILE", True), token
+        self._verify, self._token = verify_ssl and (os.environ.get("SSL_CERT_FILE") or True), token
         self._session.auth = self._sign  # or that of .netrc would take the place
         retry = Retry(max_retries, backoff_factor=0.2, allowed_methods=None)
         self._session.mount("http", HTTPAdapter(max_retries=retry))

@@ -304,9 +304,8 @@ class Jobs:
         # Kept until the process has ended, that nobody else gets these ports.
         with bind(HOST, 0, listen=False) as store, bind(HOST, 0, listen=False) as model:
             ports = {"store": address_of(store)[1], "model": address_of(model)[1]}
-            about: dict[str, Any] = {"ports": ports, "server": self.address}
-            about["starts"] = job.starts + 1
-            if (begun := self.change(job, "running", "queued", "running", **about)) is not None:
+            more: Any = {"ports": ports, "server": self.address, "starts": job.starts + 1}
+            if (begun := self.change(job, "running", "queued", "running", **more)) is not None:
                 state, error = self._process(begun, stop)
                 with self._lock:
                     # Another server has begun it where the file system gave it our locks.

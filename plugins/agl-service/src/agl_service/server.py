@@ -193,7 +193,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         """Folder, run, store and kind of a job whose run has begun."""
         job = jobs.get(user, job_id)
         run = jobs.run_of(job)
-        if not run.is_dir():
+        if not run.is_dir() or not (job.store or (run / STORE).is_file()):
             raise ConfigError(f"job {job_id!r} has no {what} yet")
         return jobs.folder_of(job), run, job.store or str(run / STORE), job.kind
 
@@ -277,17 +277,20 @@ def _trajectories(folder: Path, run: Path, store: str, kind: str) -> Path:
 def _run(folder: Path, run: Path, store: str, kind: str) -> Path:
     """An archive of a run as it is now, without checkpoints."""
     out = folder / f"run-{secrets.token_hex(8)}.tar"
-    with TemporaryDirectory(dir=folder) as name, tarfile.open(out, "w") as tar:
-        copy = Path(name, STORE)
+    with TemporaryDirectory(dir=folder) as name:
+        copy, packed = Path(name, STORE), Path(name, out.name)
         if "://" in store:
             _agl(["store", "copy", store, str(copy)])
         else:
-            with closing(sqlite3.connect(copy)) as to, closing(sqlite3.connect(store)) as of:
+            store = f"{Path(store).as_uri()}?mode=ro"  # else SQLite would make one that is missing
+            of, to = sqlite3.connect(store, uri=True), sqlite3.connect(copy)
+            with closing(of), closing(to):
                 of.backup(to)
-        for file in (copy, *run.iterdir()):
-            if file.is_file() and (file == copy or not file.name.startswith(STORE)):
-                tar.add(file, file.name)
-    return out
+        with tarfile.open(packed, "w") as tar:
+            for file in (copy, *run.iterdir()):
+                if file.is_file() and (file == copy or not file.name.startswith(STORE)):
+                    tar.add(file, file.name)
+        return packed.rename(out)
 
 
 def _agl(words: list[str]) -> None:

@@ -114,9 +114,7 @@ def read_settings(
     settings = Settings(**validate(Settings, of_jobs, "service"))
     for key, schemes in {"store": ("postgresql", "postgres"), "address": ("http", "https")}.items():
         if (found := vars(settings)[key]) and found.partition("://")[0] not in schemes:
-            raise ConfigError(
-                f"service.{key}: expected {schemes[0]}://... in the place of its value"
-            )
+            raise ConfigError(f"service.{key}: expected {schemes[0]}://...")
     if settings.store:
         plan_part("store", settings.store, where="service.store")
     return settings
