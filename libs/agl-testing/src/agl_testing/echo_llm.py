@@ -41,19 +41,15 @@ class Vocabulary:
     """Words and their ids, in order of first appearance."""
 
     ids: dict[str, int] = field(default_factory=dict[str, int])
-    words: list[str] = field(default_factory=list[str])
 
     def encode(self, words: Sequence[str]) -> list[int]:
         """One id per word; an unseen word gets the next free id."""
-        for word in words:
-            if word not in self.ids:
-                self.ids[word] = len(self.words)
-                self.words.append(word)
-        return [self.ids[word] for word in words]
+        return [self.ids.setdefault(word, len(self.ids)) for word in words]
 
     def decode(self, token_ids: Sequence[int]) -> list[str]:
         """The words of ``token_ids``."""
-        return [self.words[token_id] for token_id in token_ids]
+        words = list(self.ids)
+        return [words[token_id] for token_id in token_ids]
 
 
 class EchoLLM:
@@ -139,10 +135,9 @@ class EchoLLM:
         if isinstance(reply, RawReply):
             await send_whole(send, reply.status, reply.body, reply.content_type.encode())
             return
-        message: Message = (
-            {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
-        )
-        answer = make(self, request, message, f"{make.prefix}-{number}")
+        if isinstance(reply, str):
+            reply = {"role": "assistant", "content": reply}
+        answer = make(self, request, reply, f"{make.prefix}-{number}")
         if not request.get("stream"):
             await send_whole(send, 200, _json(answer.completion()), JSON)
             return
@@ -175,12 +170,19 @@ class _Answer:
         self.wants_logprobs = bool(request.get("logprobs"))
         options: dict[str, Any] = request.get("stream_options") or {}
         self.wants_usage = bool(options.get("include_usage"))
-        self.pieces = [*_pieces(message), END]
         self.prompt_ids = self.render(server, request)
-        self.token_ids = server.vocabulary.encode([piece.strip() for piece in self.pieces])
-        self.version = server.model_version if request.get("return_weight_versions") else None
+        pieces = [*_pieces(message), END]
+        self.token_ids = server.vocabulary.encode([piece.strip() for piece in pieces])
+        self.tokens: list[dict[str, Any]] = [
+            {"token": piece, "logprob": logprob(token_id), "bytes": None, "top_logprobs": []}
+            for piece, token_id in zip(pieces, self.token_ids, strict=True)
+        ]
         self.head = {"id": response_id, "created": 1_700_000_000, "model": request.get("model")}
-        self.finish_reason = "tool_calls" if message.get("tool_calls") else "stop"
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+        self.finish: dict[str, Any] = {"finish_reason": reason}
+        if request.get("return_weight_versions"):
+            version = {"version": server.model_version, "start": 0, "end": len(self.token_ids)}
+            self.finish["weight_versions"] = [version]
         sampled = len(self.token_ids) * self.num_choices
         self.usage = {
             "prompt_tokens": len(self.prompt_ids),
@@ -192,31 +194,24 @@ class _Answer:
         return server.render(request["messages"], request.get("tools") or ())
 
     def completion(self) -> dict[str, Any]:
-        choice = self._choice(0, "message", self.message, 0, len(self.token_ids))
-        choice["finish_reason"] = self.finish_reason
-        if self.version is not None:
-            choice["weight_versions"] = self._versions()
-        return {
+        choice = self._choice(0, "message", self.message, 0, len(self.token_ids)) | self.finish
+        whole = {
             **self.head,
             "object": self.kind,
             "choices": [{**choice, "index": index} for index in range(self.num_choices)],
             "usage": self.usage,
-            **({"prompt_token_ids": self.prompt_ids} if self.wants_ids else {}),
         }
+        return self._with_prompt(whole)
 
     def chunks(self) -> Iterator[dict[str, Any]]:
         for index in range(self.num_choices):
             opening = self._choice(index, "delta", {"role": "assistant", "content": ""}, 0, 0)
             opening.pop("token_ids", None)
-            yield self._chunk(opening, prompt_token_ids=self.wants_ids)
+            yield self._with_prompt(self._chunk(opening))
             for delta, start, stop in self._deltas():
                 yield self._chunk(self._choice(index, "delta", delta, start, stop))
             end = len(self.token_ids)
-            closing = self._choice(index, "delta", {}, end - 1, end)
-            closing["finish_reason"] = self.finish_reason
-            if self.version is not None:
-                closing["weight_versions"] = self._versions()
-            yield self._chunk(closing)
+            yield self._chunk(self._choice(index, "delta", {}, end - 1, end) | self.finish)
         if self.wants_usage:
             yield {**self.head, "object": self.chunk_kind, "choices": [], "usage": self.usage}
 
@@ -231,23 +226,16 @@ class _Answer:
             yield {"tool_calls": [{"index": index, **call}]}, position, position + words
             position += words
 
-    def _chunk(self, choice: dict[str, Any], prompt_token_ids: bool = False) -> dict[str, Any]:
-        return {
-            **self.head,
-            "object": self.chunk_kind,
-            "choices": [choice],
-            **({"prompt_token_ids": self.prompt_ids} if prompt_token_ids else {}),
-        }
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self.head, "object": self.chunk_kind, "choices": [choice]}
+
+    def _with_prompt(self, answer: dict[str, Any]) -> dict[str, Any]:
+        return answer | ({"prompt_token_ids": self.prompt_ids} if self.wants_ids else {})
 
     def _choice(
         self, index: int, key: str, message: Message, start: int, stop: int
     ) -> dict[str, Any]:
-        content: list[dict[str, Any]] = [
-            {"token": piece, "logprob": logprob(token_id), "bytes": None, "top_logprobs": []}
-            for piece, token_id in zip(
-                self.pieces[start:stop], self.token_ids[start:stop], strict=True
-            )
-        ]
+        content = self.tokens[start:stop]
         return {
             "index": index,
             key: message,
@@ -255,9 +243,6 @@ class _Answer:
             "finish_reason": None,
             **({"token_ids": self.token_ids[start:stop]} if self.wants_ids else {}),
         }
-
-    def _versions(self) -> list[dict[str, Any]]:
-        return [{"version": self.version, "start": 0, "end": len(self.token_ids)}]
 
 
 class _TextAnswer(_Answer):
@@ -272,15 +257,9 @@ class _TextAnswer(_Answer):
             return server.vocabulary.encode(prompt.split())
         return list(prompt)
 
-    def completion(self) -> dict[str, Any]:
-        completion = super().completion()
-        completion.pop("prompt_token_ids", None)
-        return completion
-
-    def _chunk(self, choice: dict[str, Any], prompt_token_ids: bool = False) -> dict[str, Any]:
-        if prompt_token_ids:
-            choice["prompt_token_ids"] = self.prompt_ids
-        return super()._chunk(choice)
+    def _with_prompt(self, answer: dict[str, Any]) -> dict[str, Any]:
+        choices = [super(_TextAnswer, self)._with_prompt(one) for one in answer["choices"]]
+        return {**answer, "choices": choices}
 
     def _choice(
         self, index: int, key: str, message: Message, start: int, stop: int
@@ -295,8 +274,6 @@ class _TextAnswer(_Answer):
                 "top_logprobs": None,
                 "text_offset": [],
             }
-        if self.wants_ids and key == "message":
-            choice["prompt_token_ids"] = self.prompt_ids
         return {**choice, "text": str(message.get("content") or "")}
 
 

@@ -64,27 +64,17 @@ class Served:
         """Make one call as an agent would; ``model`` among ``fields`` names another than echo."""
         llm = llm or self.gateway.as_resource(*self.ids, model="echo")
         url = llm.get_base_url() if isinstance(llm, ProxyLLM) else llm.endpoint
-        key = {"Authorization": f"Bearer {llm.api_key}"}
         messages = [{"role": "user", "content": content}]
         body = {"model": llm.model, "messages": messages, **fields}
-        async with (
-            aiohttp.ClientSession(headers=key) as session,
-            session.post(f"{url}/chat/completions", json=body) as got,
-        ):
-            headers = {name.lower(): value for name, value in got.headers.items()}
-            return Answer(got.status, headers, await got.read())
+        return await _post(llm, f"{url}/chat/completions", body)
 
     async def ask(self, what: str, body: Any = None) -> dict[str, Any]:
         """Ask ``flush`` or ``end`` as a runner does; empty if the gateway does not offer it."""
         llm = self.gateway.as_resource(*self.ids, model="echo")
-        key = {"Authorization": f"Bearer {llm.api_key}"}
         url = f"{llm.get_base_url(*self.ids).removesuffix('/v1')}/{what}"
-        async with (
-            aiohttp.ClientSession(headers=key) as session,
-            session.post(url, json=body) as got,
-        ):
-            assert got.status in (200, 404, 405), f"/{what}: {got.status} {await got.text()}"
-            return await got.json() if got.status == 200 else {}
+        status, _, said = await _post(llm, url, body)
+        assert status in (200, 404, 405), f"/{what}: {status} {said!r}"
+        return json.loads(said) if status == 200 else {}
 
     async def num_stored(self) -> int:
         """Calls of the attempt that the store has."""
@@ -101,6 +91,13 @@ class Served:
         spans = list(await self.store.query_spans(self.rollout.rollout_id))
         assert len(spans) == 1, f"one call leaves one span; there are {len(spans)}"
         return spans[0]
+
+
+async def _post(llm: LLM, url: str, body: Any) -> Answer:
+    key = {"Authorization": f"Bearer {llm.api_key}"}
+    async with aiohttp.ClientSession(headers=key) as session, session.post(url, json=body) as got:
+        headers = {name.lower(): value for name, value in got.headers.items()}
+        return Answer(got.status, headers, await got.read())
 
 
 @asynccontextmanager
@@ -338,7 +335,7 @@ class GatewayContract(Contract):
         await served.call()
         await served.gateway.stop()
         assert not served.gateway.is_running()
-        assert (await served.store.query_spans(served.rollout.rollout_id)).total == 1
+        assert await served.num_stored() == 1
 
     async def test_restart_serves_at_the_same_address(self, served: Served) -> None:
         """Agents keep the address that they were given."""

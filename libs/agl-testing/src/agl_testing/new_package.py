@@ -12,6 +12,11 @@ from string import Template
 
 import click
 
+from agl import __version__
+from agl.cli.shared import note
+from agl.errors import ConfigError
+from agl.plugins.registry import GROUPS, components
+
 KINDS = (
     *("algorithm", "trainer", "tracer", "adapter", "dialect", "store", "credit", "strategy"),
     "hook",
@@ -31,10 +36,6 @@ def command(kind: str, name: str, folder: Path | None) -> None:
 
     KIND is algorithm, trainer, tracer, adapter, dialect, store, credit, strategy or hook.
     """
-    from agl.cli.shared import note
-    from agl.errors import ConfigError
-    from agl.plugins.registry import GROUPS, components
-
     name = name.removeprefix("agl-")
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name: write small letters, digits and -, as best-prompt")
@@ -56,8 +57,6 @@ def command(kind: str, name: str, folder: Path | None) -> None:
 
 def render(kind: str, name: str, group: str) -> dict[str, str]:
     """The files of a package, by path."""
-    from agl import __version__
-
     templates = files("agl_testing") / "templates"
     suite = "algorithm" if kind == "trainer" else kind
     values = {

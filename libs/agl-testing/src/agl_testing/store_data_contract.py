@@ -1,6 +1,7 @@
 """The part of the store contract about other records: rollouts, resources, workers, counters."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from agl.types import (
     RolloutMode,
     Span,
 )
-from agl_testing.store_steps import claim, enqueue, report, span_of, worker_of
+from agl_testing.store_steps import claim, column, enqueue, ids_of, report, span_of, work_of
 
 PROMPT: NamedResources = {"prompt": PromptTemplate(template="Hi {name}", engine="f-string")}
 SENSELESS = {"limit": 0}, {"limit": -2}, {"offset": -1}, {"sort_by": "colour"}, {"sort_order": "up"}
@@ -50,10 +51,7 @@ class StoreDataContract:
         requests = [EnqueueRolloutRequest(input=i, metadata=about) for i, about in abouts]
         a, b, c = await store.enqueue_many_rollouts(requests)
         await report(store, await claim(store), "succeeded")
-
-        async def found(**filters: Any) -> list[Any]:
-            return [rollout.input for rollout in await store.query_rollouts(**filters)]
-
+        found = partial(column, store.query_rollouts, "input")
         ids = [c.rollout_id, a.rollout_id, "ro-none"]
         assert await found(status_in=["queuing"]) == [1, 2]
         assert await found(status_in=["succeeded", "queuing"]) == [0, 1, 2]
@@ -73,10 +71,7 @@ class StoreDataContract:
         for index, mode in enumerate(["val", None, "test", "train"]):
             await store.enqueue_rollout(index, mode=mode)  # type: ignore[arg-type]
         await report(store, await claim(store), "succeeded")
-
-        async def found(**options: Any) -> list[Any]:
-            return [rollout.input for rollout in await store.query_rollouts(**options)]
-
+        found = partial(column, store.query_rollouts, "input")
         assert await found(sort_by="mode") == [1, 2, 3, 0]
         assert await found(sort_by="mode", sort_order="desc") == [0, 3, 2, 1]
         assert await found(sort_by="end_time") == [0, 1, 2, 3]
@@ -92,11 +87,7 @@ class StoreDataContract:
             (await store.enqueue_rollout(index, mode=mode)).rollout_id  # type: ignore[arg-type]
             for index, mode in enumerate(modes)
         ]
-
-        async def found(**options: Any) -> tuple[list[Any], int]:
-            page = await store.query_rollouts(**options)
-            return [rollout.input for rollout in page], page.total
-
+        found = partial(_page, store)
         assert await found(mode="val") == ([0, 2, 4], 3)
         assert await found(mode="val", after=ids[0]) == ([2, 4], 3)
         assert await found(after=ids[1], limit=2) == ([2, 3], 5)
@@ -122,11 +113,7 @@ class StoreDataContract:
             if reward is not None:
                 await store.add_span(span_of(rollout, attributes=reward_attributes(reward)))
             await report(store, rollout, status)
-
-        async def found(**options: Any) -> tuple[list[Any], int]:
-            page = await store.query_rollouts(**options)
-            return [rollout.input for rollout in page], page.total
-
+        found = partial(_page, store)
         given = await store.query_rollouts()
         assert [one.reward for one in given] == [0.5, None, 1.0, None, 0.5, -2.0]
         assert [one.attempt.reward for one in given if isinstance(one, AttemptedRollout)] == [
@@ -160,10 +147,7 @@ class StoreDataContract:
         second = await store.start_attempt(first.rollout_id, worker_id="a")
         await store.start_rollout("other")
 
-        async def found(**options: Any) -> list[int]:
-            attempts = await store.query_attempts(first.rollout_id, **options)
-            return [attempt.sequence_id for attempt in attempts]
-
+        found = partial(column, store.query_attempts, "sequence_id", first.rollout_id)
         assert list(await store.query_attempts(first.rollout_id)) == [first.attempt, second.attempt]
         assert await found(sort_order="desc") == [2, 1]
         assert await found(sort_by="worker_id") == [2, 1]
@@ -250,8 +234,7 @@ class StoreDataContract:
             await store.update_resources(name, {})
         await store.update_resources("base", {})
 
-        async def found(**options: Any) -> list[str]:
-            return [one.resources_id for one in await store.query_resources(**options)]
+        found = partial(column, store.query_resources, "resources_id")
 
         assert await found() == ["base", "best-1", "best-2"]
         assert await found(resources_id="best-1") == ["best-1"]
@@ -265,40 +248,32 @@ class StoreDataContract:
     async def test_worker_is_busy_while_it_works(self, store: LightningStore) -> None:
         await store.enqueue_rollout("task")
         claimed = await claim(store, "w1")
-        worker = await worker_of(store, "w1")
-        assert worker.status == "busy"
-        assert worker.current_rollout_id == claimed.rollout_id
-        assert worker.current_attempt_id == claimed.attempt.attempt_id
+        assert await work_of(store, "w1") == ("busy", *ids_of(claimed))
+        (worker,) = await store.query_workers()
         assert worker.last_dequeue_time is not None
         assert worker.last_busy_time is not None
         await report(store, claimed, "succeeded")
-        worker = await worker_of(store, "w1")
-        assert (worker.status, worker.current_rollout_id) == ("idle", None)
-        assert worker.current_attempt_id is None
+        assert await work_of(store, "w1") == ("idle", None, None)
 
     async def test_worker_that_finds_nothing_is_idle(self, store: LightningStore) -> None:
         assert await store.get_worker_by_id("w1") is None
         assert await store.dequeue_rollout("w1") is None
-        worker = await worker_of(store, "w1")
-        assert worker.status == "idle"
+        (worker,) = await store.query_workers()
+        assert (worker.worker_id, worker.status) == ("w1", "idle")
         assert worker.last_dequeue_time is not None
-        assert [one.worker_id for one in await store.query_workers()] == ["w1"]
 
     @pytest.mark.parametrize("status", ["timeout", "unresponsive"])
     async def test_worker_that_is_lost_is_unknown(self, store: LightningStore, status: Any) -> None:
         started = await store.start_rollout("task", worker_id="w1")
         await report(store, started, status)
-        worker = await worker_of(store, "w1")
-        assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+        assert await work_of(store, "w1") == ("unknown", None, None)
 
     async def test_worker_is_busy_until_its_last_attempt_ends(self, store: LightningStore) -> None:
         one, two = [await store.start_rollout(i, worker_id="w1") for i in range(2)]
         await report(store, two, "succeeded")
-        worker = await worker_of(store, "w1")
-        assert (worker.status, worker.current_rollout_id) == ("busy", one.rollout_id)
+        assert await work_of(store, "w1") == ("busy", *ids_of(one))
         await report(store, one, "failed")
-        worker = await worker_of(store, "w1")
-        assert worker.status == "idle"
+        assert await work_of(store, "w1") == ("idle", None, None)
 
     async def test_attempt_given_to_another_worker(self, store: LightningStore) -> None:
         started = await store.start_rollout("task", worker_id="w1")
@@ -319,8 +294,7 @@ class StoreDataContract:
         await store.update_worker("a-1")
         await store.dequeue_rollout("b-1")
 
-        async def found(**options: Any) -> list[str]:
-            return [one.worker_id for one in await store.query_workers(**options)]
+        found = partial(column, store.query_workers, "worker_id")
 
         assert await found() == ["b-2", "a-1", "b-1"]
         assert await found(sort_by="worker_id") == ["a-1", "b-1", "b-2"]
@@ -366,3 +340,9 @@ class StoreDataContract:
         found = await asyncio.gather(*(cycle(index) for index in range(30)))
         assert all([span.sequence_id for span in spans] == [1, 2, 3] for spans in found)
         assert (await store.query_rollouts(status_in=["succeeded"])).total == 30
+
+
+async def _page(store: LightningStore, **options: Any) -> tuple[list[Any], int]:
+    """The inputs of the rollouts on a page, and how many the query has on all pages."""
+    page = await store.query_rollouts(**options)
+    return [rollout.input for rollout in page], page.total

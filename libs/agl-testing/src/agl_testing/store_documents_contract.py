@@ -15,7 +15,7 @@ from agl.errors import (
 from agl.store.answers import FENCE, Fence
 from agl.store.base import LightningStore
 from agl.types import Document, NamedResources, PromptTemplate
-from agl_testing.store_steps import span_of, worker_of
+from agl_testing.store_steps import ids_of, span_of, work_of
 
 
 def document(key: str, body: Any = None, **about: Any) -> Document:
@@ -174,13 +174,10 @@ class StoreDocumentsContract:
             await store.start_rollout(n, worker_id=name) for n, name in enumerate("wwv")
         ]
         await store.delete_rollouts([second.rollout_id])
-        worker = await worker_of(store, "w")
-        assert (worker.status, worker.current_rollout_id) == ("busy", first.rollout_id)
+        assert await work_of(store, "w") == ("busy", *ids_of(first))
         await store.delete_rollouts([first.rollout_id])
-        worker = await worker_of(store, "w")
-        assert (worker.status, worker.current_attempt_id) == ("idle", None)
-        worker = await worker_of(store, "v")
-        assert (worker.status, worker.current_rollout_id) == ("busy", other.rollout_id)
+        assert await work_of(store, "w") == ("idle", None, None)
+        assert await work_of(store, "v") == ("busy", *ids_of(other))
 
     async def test_rollouts_are_deleted_with_all_they_own(self, store: LightningStore) -> None:
         other, held = await _hold(store, "other"), await _hold(store, "mine")

@@ -14,7 +14,7 @@ from agl.errors import (
     UnknownRecordError,
 )
 from agl.store.base import LightningStore
-from agl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig
 from agl_testing.store_steps import claim, enqueue, find, latest, report, span_of, status_of
 
 
@@ -73,11 +73,12 @@ class StoreQueueContract:
         assert found.input == {"messages": ["new"]}
 
     async def test_store_copies_what_is_read(self, store: LightningStore) -> None:
-        def spoil(rollout: Any) -> None:
-            rollout.input["messages"].append("by a reader")
-            rollout.metadata["by"] = "a reader"
-            if isinstance(rollout, AttemptedRollout):
-                (rollout.attempt.metadata or {})["by"] = "a reader"
+        def spoil(record: Any) -> None:
+            record.metadata["by"] = "a reader"
+            if isinstance(record, Rollout):
+                record.input["messages"].append("by a reader")
+            if isinstance(record, AttemptedRollout):
+                (record.attempt.metadata or {})["by"] = "a reader"
 
         queued = await store.enqueue_rollout({"messages": []}, key="k")
         spoil(queued)
@@ -86,18 +87,12 @@ class StoreQueueContract:
         claimed = await claim(store, "w")
         assert (claimed.input, claimed.metadata) == ({"messages": []}, {})
         spoil(claimed)
-        attempt = await report(store, claimed, "running", metadata={})
-        (attempt.metadata or {})["by"] = "a reader"
+        spoil(await report(store, claimed, "running", metadata={}))
         spoil(await store.update_rollout(claimed.rollout_id, mode="val"))
         spoil(await store.get_rollout_by_id(claimed.rollout_id))
         spoil((await store.query_rollouts())[0])
-        for found in (
-            await store.get_latest_attempt(claimed.rollout_id),
-            (await store.query_attempts(claimed.rollout_id))[0],
-        ):
-            assert found is not None
-            assert found.metadata is not None
-            found.metadata["by"] = "a reader"
+        spoil(await store.get_latest_attempt(claimed.rollout_id))
+        spoil((await store.query_attempts(claimed.rollout_id))[0])
         await report(store, claimed, "succeeded")
         (ended,) = await store.wait_for_rollouts(rollout_ids=[claimed.rollout_id])
         spoil(ended)

@@ -12,11 +12,12 @@ from agl_testing.store_steps import (
     RETRY_ONCE,
     claim,
     find,
+    ids_of,
     latest,
     report,
     span_of,
     status_of,
-    worker_of,
+    work_of,
 )
 
 
@@ -198,8 +199,7 @@ class StoreStatusContract:
         assert await status_of(store, first) == "succeeded"
         (second,) = done.claimed
         assert second.input == 2
-        worker = await worker_of(store, "w")
-        assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
+        assert await work_of(store, "w") == ("busy", *ids_of(second))
 
     async def test_turn_ends_with_a_failure(self, store: LightningStore) -> None:
         started = await store.start_rollout("task", worker_id="w")
@@ -207,8 +207,7 @@ class StoreStatusContract:
         done = await store.turn(finish=end_of(started, failure), limit=0, worker_id="w")
         assert done.attempt is not None
         assert (done.attempt.error, len(done.claimed)) == (failure, 0)
-        worker = await worker_of(store, "w")
-        assert worker.status == "idle"
+        assert await work_of(store, "w") == ("idle", None, None)
 
     async def test_turn_may_be_repeated(self, store: LightningStore) -> None:
         started = await store.start_rollout("task")

@@ -15,7 +15,6 @@ from agl.types import (
     RolloutConfig,
     RolloutStatus,
     Span,
-    Worker,
 )
 
 RETRY_ONCE = RolloutConfig(max_attempts=2, retry_condition=["failed", "timeout", "unresponsive"])
@@ -47,13 +46,21 @@ async def claim(
     return claimed
 
 
+def ids_of(rollout: AttemptedRollout) -> tuple[str, str]:
+    """Of the rollout and of its attempt."""
+    return rollout.rollout_id, rollout.attempt.attempt_id
+
+
 async def report(
     store: LightningStore, rollout: AttemptedRollout, status: AttemptStatus, **more: Any
 ) -> Attempt:
     """Report the status of the attempt."""
-    return await store.update_attempt(
-        rollout.rollout_id, rollout.attempt.attempt_id, status=status, **more
-    )
+    return await store.update_attempt(*ids_of(rollout), status=status, **more)
+
+
+async def column(query: Any, field: str, *ids: str, **options: Any) -> list[Any]:
+    """A field of each record that a query of the store finds."""
+    return [getattr(one, field) for one in await query(*ids, **options)]
 
 
 async def find(store: LightningStore, rollout: Rollout) -> Rollout:
@@ -75,11 +82,11 @@ async def latest(store: LightningStore, rollout: Rollout) -> Attempt:
     return attempt
 
 
-async def worker_of(store: LightningStore, worker_id: str) -> Worker:
-    """A worker, which must be there."""
+async def work_of(store: LightningStore, worker_id: str) -> tuple[str, str | None, str | None]:
+    """A worker's status, and the ids of the rollout and the attempt that it works on."""
     worker = await store.get_worker_by_id(worker_id)
     assert worker is not None
-    return worker
+    return worker.status, worker.current_rollout_id, worker.current_attempt_id
 
 
 async def until(store: LightningStore, rollout: Rollout, status: AttemptStatus) -> Attempt:

@@ -18,6 +18,7 @@ from agl.execution.base import AlgorithmBundle, ExecutionEvent, ExecutionStrateg
 from agl.store.base import LightningStore
 from agl.types import EnqueueRolloutRequest, RolloutStatus
 from agl_testing.contract import Contract
+from agl_testing.store_steps import report
 
 MOST_SECONDS = 60.0
 """What ends later is taken to hang."""
@@ -58,11 +59,8 @@ class Run:
     strategy: ExecutionStrategy
     store: LightningStore
 
-    def execute(
-        self, algorithm: AlgorithmBundle, runner: RunnerBundle, n_runners: int | None = None
-    ) -> BaseException | None:
+    def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle) -> BaseException | None:
         """What the run raises; it fails where it hangs."""
-        self.strategy.n_runners = n_runners or self.strategy.n_runners
         raised: list[BaseException] = []
 
         def run() -> None:
@@ -79,11 +77,7 @@ class Run:
 
     def statuses(self) -> list[RolloutStatus]:
         """Of the rollouts, in the order in which they were queued."""
-
-        async def look() -> list[RolloutStatus]:
-            return [rollout.status for rollout in await self.store.query_rollouts()]
-
-        return asyncio.run(look())
+        return [rollout.status for rollout in asyncio.run(self.store.query_rollouts())]
 
     def notes(self) -> set[str]:
         """What algorithm and runners have noted, as ids of workers."""
@@ -152,7 +146,8 @@ class StrategyContract(Contract):
 
     def test_algorithm_that_waits_for_ended_runners_is_stopped(self, run: Run) -> None:
         """As with ``max_rollouts``: the wait raises, and the run has come to its end."""
-        assert run.execute(learn, serve_one, n_runners=2) is None
+        run.strategy.n_runners = 2
+        assert run.execute(learn, serve_one) is None
         assert run.statuses() == ["succeeded"] * 2 + ["queuing"] * 2
 
     def test_algorithm_that_works_outlives_its_runners(self, run: Run) -> None:
@@ -203,9 +198,7 @@ class StrategyContract(Contract):
 async def _run_one(store: LightningStore, wait_seconds: float) -> None:
     claimed = await store.dequeue_rollout(wait_seconds=wait_seconds)
     if claimed is not None:
-        await store.update_attempt(
-            claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded"
-        )
+        await report(store, claimed, "succeeded")
 
 
 async def _notes(store: LightningStore) -> set[str]:

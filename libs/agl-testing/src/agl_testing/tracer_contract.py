@@ -15,16 +15,12 @@ from agl.types import AttemptedRollout, Span, TraceStatus
 from agl_testing.contract import Contract
 
 
-async def _start(store: LightningStore) -> AttemptedRollout:
-    return await store.start_rollout({"task": 1})
-
-
 @asynccontextmanager
 async def _traced(
     tracer: Tracer, store: LightningStore, given: AttemptedRollout | None = None
 ) -> AsyncGenerator[AttemptedRollout]:
     """A context of a rollout: of one that is given, or of a new one."""
-    rollout = given or await _start(store)
+    rollout = given or await store.start_rollout("task")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
     async with tracer.trace_context(store=store, **ids):
         yield rollout
@@ -104,7 +100,7 @@ class TracerContract(Contract):
 
     async def test_error_passes_and_spans_stay(self, tracer: Tracer, store: LightningStore) -> None:
         """What happened before the error is often what explains it."""
-        rollout = await _start(store)
+        rollout = await store.start_rollout("task")
         error = KeyError("mine")
 
         async def fail() -> None:
@@ -120,7 +116,7 @@ class TracerContract(Contract):
 
     async def test_two_contexts_do_not_mix(self, tracer: Tracer, store: LightningStore) -> None:
         """A tracer is used for one rollout after the other."""
-        rollouts = [await _start(store) for _ in range(2)]
+        rollouts = [await store.start_rollout("task") for _ in range(2)]
         for index, rollout in enumerate(rollouts):
             async with _traced(tracer, store, rollout):
                 tracer.create_span(f"span-{index}")
@@ -130,7 +126,7 @@ class TracerContract(Contract):
 
     async def test_fifty_at_once_stay_apart(self, tracer: Tracer, store: LightningStore) -> None:
         """Each span is in its own rollout, whether it came from a task, a sub-task or a thread."""
-        rollouts = [await _start(store) for _ in range(50)]
+        rollouts = [await store.start_rollout("task") for _ in range(50)]
 
         async def part(owner: int, index: int) -> None:
             await asyncio.sleep(0.001 * (index % 3))
@@ -155,7 +151,7 @@ class TracerContract(Contract):
         self, tracer: Tracer, store: LightningStore
     ) -> None:
         """Also after its context was left, while others are open."""
-        rollouts = [await _start(store) for _ in range(2)]
+        rollouts = [await store.start_rollout("task") for _ in range(2)]
         both_open = asyncio.Barrier(2)
 
         async def run(index: int) -> list[str]:
@@ -171,7 +167,7 @@ class TracerContract(Contract):
         self, tracer: Tracer, store: LightningStore
     ) -> None:
         """Plain agents run in threads, with the context of the attempt."""
-        rollout = await _start(store)
+        rollout = await store.start_rollout("task")
 
         def work() -> None:
             assert get_active_tracer() is tracer
@@ -206,7 +202,7 @@ class TracerContract(Contract):
         self, tracer: Tracer, store: LightningStore
     ) -> None:
         """The error passes, and is on the span."""
-        rollout = await _start(store)
+        rollout = await store.start_rollout("task")
 
         def fail() -> None:
             with tracer.operation_context("work") as recording:
@@ -225,7 +221,7 @@ class TracerContract(Contract):
 
     async def test_created_span_is_as_recorded(self, tracer: Tracer, store: LightningStore) -> None:
         """Name, attributes, status and times are those given."""
-        rollout = await _start(store)
+        rollout = await store.start_rollout("task")
         moment = time.time() - 100
         async with _traced(tracer, store, rollout):
             core = tracer.create_span(

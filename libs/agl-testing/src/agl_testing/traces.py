@@ -1,30 +1,27 @@
 """Spans written by hand, for tests of what reads them."""
 
-import itertools
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
+from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.types import Span
 
 
+@dataclass(eq=False)
 class Trace:
-    """Spans of one attempt: numbers and ids count up, and each begins a second after the other.
+    """Spans of one attempt: numbers and ids count up, and each begins a second after the other."""
 
-    Args:
-        attempt_id: Of all spans.
-        start: A second before the first one begins.
-    """
-
-    def __init__(self, attempt_id: str = "at-1", start: float = 100.0) -> None:
-        self.attempt_id = attempt_id
-        self.start = start
-        self.spans: list[Span] = []
-        self._numbers = itertools.count(1)
+    attempt_id: str = "at-1"
+    """Of all spans."""
+    start: float = 100.0
+    """A second before the first one begins."""
+    spans: list[Span] = field(default_factory=list[Span])
 
     def span(self, name: str, attributes: dict[str, Any] | None = None, **fields: Any) -> Span:
         """Add a span; ``fields`` are those in which it differs."""
-        number = next(self._numbers)
+        number = len(self.spans) + 1
         given: dict[str, Any] = {
             "rollout_id": "ro-1",
             "attempt_id": self.attempt_id,
@@ -86,8 +83,4 @@ class Trace:
 
     def reward(self, value: float, **fields: Any) -> Span:
         """A reward, as ``agl.emit_reward`` writes it."""
-        attributes = {
-            "agentlightning.reward.0.name": "primary",
-            "agentlightning.reward.0.value": float(value),
-        }
-        return self.span(AGL_ANNOTATION, attributes, **fields)
+        return self.span(AGL_ANNOTATION, reward_attributes(value), **fields)
