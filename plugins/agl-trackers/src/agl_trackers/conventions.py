@@ -32,10 +32,8 @@ def call_attributes(call: ModelCall, records: Sequence[Span]) -> Attributes:
     answers = [choice.response for choice in call.choices] or [call.response]
     said = [clean({"role": "assistant", **answer}) for answer in answers if answer is not None]
     reasons = [choice.finish_reason for choice in call.choices] or [call.finish_reason]
-    prompt, completion = (
-        _number(records, PROMPT_TOKENS, call.prompt_token_ids),
-        _number(records, COMPLETION_TOKENS, call.response_token_ids),
-    )
+    prompt = _number(records, PROMPT_TOKENS, call.prompt_token_ids)
+    completion = _number(records, COMPLETION_TOKENS, call.response_token_ids)
     total = None if prompt is None or completion is None else prompt + completion
     provider = _first(records, (Key.PROVIDER.value, "llm.provider"))
     found: dict[str, Any] = {
@@ -152,15 +150,8 @@ def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
             parts.append({"type": "text", "content": part.get("text") or _json(part)})
     for call in message.get("tool_calls") or ():
         function = call.get("function", {})
-        arguments = function.get("arguments")
-        parts.append(
-            {
-                "type": "tool_call",
-                "id": call.get("id"),
-                "name": function.get("name"),
-                "arguments": _arguments(arguments),
-            }
-        )
+        about = {"type": "tool_call", "id": call.get("id"), "name": function.get("name")}
+        parts.append({**about, "arguments": _arguments(function.get("arguments"))})
     return {"role": message.get("role"), "parts": parts}
 
 

@@ -1,7 +1,6 @@
 """MLflow: a run on a tracking server, or in a file of its own."""
 
 import csv
-import importlib
 import io
 import json
 import re
@@ -43,10 +42,9 @@ class MLflow(Tracker):
     """Whether prompts are versions in MLflow's registry as well, as ``EXPERIMENT.NAME``."""
 
     def begin(self, about: RunAbout) -> None:
-        mlflow: Any = importlib.import_module("mlflow")
-        self._mlflow, self._about = mlflow, about
+        self._about = about
         # A client of its own: the agent's current run and address stay as they are.
-        self._client = mlflow.MlflowClient(self.tracking_uri)
+        self._client = self.library.MlflowClient(self.tracking_uri)
         found = self._client.get_experiment_by_name(self.experiment)
         experiment = found.experiment_id if found else self._new_experiment()
         same = f"tags.`{RUN_TAG}` = '{about.run_id}'"
@@ -62,7 +60,7 @@ class MLflow(Tracker):
         self._run_id = self._client.create_run(experiment, tags=tags, run_name=name).info.run_id
         self._client.log_dict(self._run_id, config, "config.json")
         params = [
-            mlflow.entities.Param(_key(key), str(value)[:LONGEST_PARAM])
+            self.library.entities.Param(_key(key), str(value)[:LONGEST_PARAM])
             for key, value in _flat(config)
         ]
         for first in range(0, len(params), MOST_PARAMS):
@@ -71,14 +69,14 @@ class MLflow(Tracker):
     def _new_experiment(self) -> str:
         try:
             return self._client.create_experiment(self.experiment)
-        except self._mlflow.MlflowException:  # another run has just made it
+        except self.library.MlflowException:  # another run has just made it
             found = self._client.get_experiment_by_name(self.experiment)
             if found is None:
                 raise
             return found.experiment_id
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        metric = self._mlflow.entities.Metric
+        metric = self.library.entities.Metric
         now = int(time.time() * 1000)
         sent = [metric(_key(name), value, now, step) for name, value in metrics.items()]
         self._client.log_batch(self._run_id, metrics=sent)

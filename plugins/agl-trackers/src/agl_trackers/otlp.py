@@ -10,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import agl
+from agl.algorithm.base import Algorithm
 from agl.errors import ConfigError
+from agl.store.base import LightningStore
 from agl.types import Attempt, AttemptedRollout, Rollout, Span
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import hide
@@ -19,8 +21,6 @@ from agl_trackers.rollouts import Following
 from agl_trackers.tracker import options_of, require
 
 if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl.store.base import LightningStore
     from agl_trackers.traces import Trace
 
 MOST_AT_ONCE = 64
@@ -81,11 +81,11 @@ class OTLP(agl.Hook):
         self._task: asyncio.Task[None] | None = None
         """Set when a run starts, as is all else that belongs to one."""
 
-    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+    async def on_run_start(self, algorithm: Algorithm, store: LightningStore) -> None:
         run_id, _ = algorithm.get_run() or ("run", 1)
         self._task, self._ending = None, asyncio.Event()
         self._delivery, self._following = Delivery("otlp"), Following(store, run_id)
-        self._pending: deque[Rollout] = deque()
+        self._pending: deque[AttemptedRollout] = deque()
         """Rollouts that have ended and are not sent."""
         self._alone: dict[str, int] = {}
         """Rollouts that were not taken alone -> how many tries had succeeded until then."""
@@ -114,7 +114,7 @@ class OTLP(agl.Hook):
         left = max(0.0, until - loop.time())
         await self._delivery.close(left, lambda: self._exporter.shutdown(), hung=seconds)
 
-    async def _follow(self, store: "LightningStore") -> None:
+    async def _follow(self, store: LightningStore) -> None:
         """Until the run ends and all is read: read what has ended, as fast as it is sent.
 
         What fails is tried again after a pause, half as much at once, so that a collector that
@@ -149,7 +149,7 @@ class OTLP(agl.Hook):
             size = max(1, size // 2)
             await self._rest(min(2.0**self._failures, LONGEST_PAUSE))
 
-    async def _try(self, store: "LightningStore", size: int) -> bool:
+    async def _try(self, store: LightningStore, size: int) -> bool:
         """Read and send the first of those that wait; whether they were sent."""
         some = [self._pending[n] for n in range(min(size, len(self._pending)))]
         try:
@@ -267,12 +267,10 @@ class OTLP(agl.Hook):
         return {**options_of(self), "_task": None}
 
 
-async def _attempts(store: "LightningStore", rollout: Rollout) -> list[Ended]:
+async def _attempts(store: LightningStore, rollout: AttemptedRollout) -> list[Ended]:
     """The attempts of a rollout, each with its spans."""
-    assert isinstance(rollout, AttemptedRollout)
-    latest = rollout.attempt
-    attempts = [latest]
-    if latest.sequence_id > 1:
+    attempts = [rollout.attempt]
+    if rollout.attempt.sequence_id > 1:
         attempts = list(await store.query_attempts(rollout.rollout_id))
     spans = await store.query_spans(rollout.rollout_id)
     return [

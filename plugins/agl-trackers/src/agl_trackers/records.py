@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.algorithm.base import Algorithm
 from agl.emitter import find_final_reward
 from agl.errors import AdapterError, NotSupportedError
+from agl.store.base import LightningStore
 from agl.types import AttemptedRollout, Rollout, public_failure, without_private
 from agl.utils.json_values import to_json_text
 from agl.utils.secrets import hide
@@ -19,10 +22,6 @@ from agl_records.final_rewards import FinalReward
 from agl_runs.description import name_of, options_of
 from agl_runs.secrets import redact
 from agl_runs.store import get_run
-
-if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl.store.base import LightningStore
 
 LONGEST_TEXT = 20_000
 """Characters of one cell of a table."""
@@ -74,7 +73,7 @@ class Sample:
         return {"step": step, **asdict(self)}
 
 
-async def about_run(algorithm: "Algorithm", store: "LightningStore") -> RunAbout:
+async def about_run(algorithm: Algorithm, store: LightningStore) -> RunAbout:
     """What is known of the run that ``algorithm`` is about to do.
 
     Without a record in the store it is the algorithm's options.
@@ -82,27 +81,23 @@ async def about_run(algorithm: "Algorithm", store: "LightningStore") -> RunAbout
     run_id, generation = algorithm.get_run() or ("run", 1)
     name, folder = name_of(algorithm), algorithm.get_run_folder()
     config: dict[str, Any] = {"algorithm": options_of(algorithm)}
-    try:
-        record = await get_run(store, run_id)
-    except NotSupportedError:
-        record = None
-    if record is not None:
-        config = dict(record.config)
-        config["run"] = record.model_dump(mode="json", include={"seed", "code", "datasets"})
+    with suppress(NotSupportedError):
+        if (record := await get_run(store, run_id)) is not None:
+            about = record.model_dump(mode="json", include={"seed", "code", "datasets"})
+            config = {**record.config, "run": about}
     return RunAbout(run_id, generation, name, redact(config), folder)
 
 
-async def sample_of(store: "LightningStore", rollout: Rollout) -> Sample:
+async def sample_of(store: LightningStore, rollout: Rollout) -> Sample:
     """A rollout that has ended, without secrets and what is for the grader only."""
     spans = await store.query_spans(rollout.rollout_id, "latest")
     try:
         calls = model_calls(spans)
         said = "\n\n".join(map(_paragraph, conversation(calls[-1])["messages"])) if calls else ""
-    except AdapterError as error:
-        said = f"(cannot be read: {error})"
-    failure = public_failure(
-        rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
-    )
+    except AdapterError as unread:
+        said = f"(cannot be read: {unread})"
+    error = rollout.attempt.error if isinstance(rollout, AttemptedRollout) else None
+    failure = public_failure(error)
     task = without_private(rollout.input)
     return Sample(
         rollout_id=rollout.rollout_id,

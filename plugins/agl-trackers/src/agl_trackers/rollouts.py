@@ -1,13 +1,10 @@
 """Which rollouts of a run have ended: each as it ends, and some of a step for its table."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from agl.store.base import LightningStore
 from agl.store.rules import ENDED
 from agl.types import AttemptedRollout, Rollout
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
 
 ASKED = 256
 """Rollouts that are asked for at once."""
@@ -22,7 +19,7 @@ class Following:
         run_id: Of the run; rollouts that say no run are taken as well.
     """
 
-    def __init__(self, store: "LightningStore", run_id: str) -> None:
+    def __init__(self, store: LightningStore, run_id: str) -> None:
         self._store, self._run_id = store, run_id
         self._last: str | None = None
         """The newest that was seen; those behind it are new."""
@@ -41,7 +38,7 @@ class Following:
         """Rollouts that had not ended when they were last looked at."""
         return len(self._open)
 
-    async def ended(self, *, all_open: bool = False) -> list[Rollout]:
+    async def ended(self, *, all_open: bool = False) -> list[AttemptedRollout]:
         """Some that have ended since; none where there are none at present.
 
         Args:
@@ -63,9 +60,7 @@ class Following:
                     done.append(rollout)
                 else:
                     self._open[rollout.rollout_id] = None
-            given: list[Rollout] = [
-                rollout for rollout in done if isinstance(rollout, AttemptedRollout)
-            ]
+            given = [one for one in done if isinstance(one, AttemptedRollout)]
             if given or len(new) < ASKED:
                 self._done = []
                 return given
@@ -82,7 +77,7 @@ class Following:
 
 
 async def ended_rollouts(
-    store: "LightningStore", run_id: str, step: int | None, most: int, since: float = 0.0
+    store: LightningStore, run_id: str, step: int | None, most: int, since: float = 0.0
 ) -> list[AttemptedRollout]:
     """Rollouts of a step that have ended, evenly from all of it, as they were queued.
 
@@ -111,6 +106,5 @@ async def ended_rollouts(
             break
         after = page[-1].rollout_id
     found.reverse()
-    if len(found) <= most:
-        return found
+    most = min(most, len(found))
     return [found[number * len(found) // most] for number in range(most)]

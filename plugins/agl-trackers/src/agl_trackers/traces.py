@@ -1,6 +1,7 @@
 """An attempt as a trace of OpenTelemetry's: a span for the attempt, and under it what it did."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -141,11 +142,9 @@ def _attributes(
         others = [one for one in spans if one.span_id != span.span_id and call.response_id]
         key = Key.RESPONSE_ID.value
         same = [one for one in others if one.attributes.get(key) == call.response_id]
-        try:
+        with suppress(ValueError, TypeError, LookupError, AttributeError):
             return found | call_attributes(call, [span, *same]) | {CONVERSATION: call.rollout_id}
-        except (ValueError, TypeError, LookupError, AttributeError):
-            call = None
-    if call is None and span.span_id in calls:
+    if span.span_id in calls:
         return {**found, KIND: "LLM"}  # of no form that is known: as it was
     if looks_like_call(span):  # another record of a call
         found = {key: value for key, value in found.items() if not key.startswith(OF_CALLS)}

@@ -12,23 +12,20 @@ from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import agl
+from agl.algorithm.base import Algorithm
 from agl.env import LightningEnvVar, resolve_str_env_var
 from agl.errors import BrokenComponentError, install_line
+from agl.store.base import LightningStore
+from agl.types import ResourcesUpdate
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import hide
 from agl_trackers.delivery import Delivery
 from agl_trackers.records import Prompt, RunAbout, Sample, about_run, sample_of
 from agl_trackers.rollouts import ended_rollouts
 from agl_trackers.staging import Staging
-
-if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl.store.base import LightningStore
-    from agl.types import ResourcesUpdate
-
 
 MOST_TO_READ = 4
 """Steps whose rollouts wait to be read, at most."""
@@ -91,7 +88,7 @@ class Tracker(agl.Hook, ABC):
 
     # --- hooks
 
-    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+    async def on_run_start(self, algorithm: Algorithm, store: LightningStore) -> None:
         self._store, self._step, self._read_at = store, 0, time.time()
         self._prompts: dict[str, str] = {}
         self._to_read: deque[tuple[str, int, int | None]] = deque()
@@ -104,7 +101,7 @@ class Tracker(agl.Hook, ABC):
             self._staging.clean(about.folder)
         self._delivery.put("the start", partial(self._begin, self._delivery, about))
 
-    def on_resources_published(self, resources: "ResourcesUpdate") -> None:
+    def on_resources_published(self, resources: ResourcesUpdate) -> None:
         if self._delivery is None:
             return
         for name, resource in resources.resources.items():
@@ -114,7 +111,7 @@ class Tracker(agl.Hook, ABC):
                 prompt = Prompt(name, resources.resources_id, hide(text))
                 self._put("prompts", self.log_prompt, self._step, prompt)
 
-    def on_step_end(self, algorithm: "Algorithm", step: int, metrics: Mapping[str, Any]) -> None:
+    def on_step_end(self, algorithm: Algorithm, step: int, metrics: Mapping[str, Any]) -> None:
         self._step = step
         self._put("metrics", self.log_metrics, step, numbers_of(metrics))
         self._sample(algorithm, step, step)
@@ -132,7 +129,7 @@ class Tracker(agl.Hook, ABC):
                 self._delivery.drop("earlier checkpoints were not yet uploaded")
         self._put("checkpoints", self._upload, step, str(path), staged)
 
-    async def on_run_end(self, algorithm: "Algorithm", error: BaseException | None) -> None:
+    async def on_run_end(self, algorithm: Algorithm, error: BaseException | None) -> None:
         if self._delivery is None:
             return
         if self._step == 0 and error is None:
@@ -155,7 +152,7 @@ class Tracker(agl.Hook, ABC):
     def _begin(self, delivery: Delivery, about: RunAbout) -> None:
         if self.package is not None:
             delivery.doing(f"the import of {self.package!r}")
-            importlib.import_module(self.package)
+            self.library: Any = importlib.import_module(self.package)
             delivery.doing("the start")
         self.begin(about)
 
@@ -169,7 +166,7 @@ class Tracker(agl.Hook, ABC):
         if self._delivery is not None:
             self._delivery.put(what, partial(method, *arguments))
 
-    def _sample(self, algorithm: "Algorithm", step: int, of_step: int | None) -> None:
+    def _sample(self, algorithm: Algorithm, step: int, of_step: int | None) -> None:
         """Read rollouts beside the run, those of one step after those of another."""
         if not self.rollouts or self._delivery is None:
             return
@@ -207,12 +204,9 @@ class Tracker(agl.Hook, ABC):
                 self._put("rollouts", self.log_rollouts, step, samples)
             else:
                 delivery.drop("a step had no rollouts that had ended")
-            await self._rest(min(PACE * (time.perf_counter() - begun), LONGEST_PAUSE))
-
-    async def _rest(self, seconds: float) -> None:
-        """At the end of the run there is none."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), seconds)
+            pause = min(PACE * (time.perf_counter() - begun), LONGEST_PAUSE)
+            with suppress(TimeoutError):  # at the end of the run there is none
+                await asyncio.wait_for(self._ending.wait(), pause)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**options_of(self), "_delivery": None}

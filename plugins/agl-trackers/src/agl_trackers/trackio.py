@@ -38,12 +38,10 @@ class Trackio(Tracker):
     """Trackio server that gets the run, with its ``write_token``; this machine does if left out."""
 
     def begin(self, about: RunAbout) -> None:
-        trackio: Any = importlib.import_module("trackio")
-        self._trackio = trackio
         _print_to_log()
         # A run that goes on is found by its name alone, which so has to be its own.
         self._name = about.run_id if self.name is None else f"{self.name} {about.run_id}"
-        self._run = trackio.init(
+        self._run = self.library.init(
             project=self.project,
             name=self._name,
             group=self.group,
@@ -60,35 +58,34 @@ class Trackio(Tracker):
 
     def log_rollouts(self, step: int, samples: Sequence[Sample]) -> None:
         rows = [sample.as_row(step) for sample in samples]
-        table = self._trackio.Table(list(rows[0]), [list(row.values()) for row in rows])
+        table = self.library.Table(list(rows[0]), [list(row.values()) for row in rows])
         self._run.log({"rollouts": table}, step=step)
 
     def log_prompt(self, step: int, prompt: Prompt) -> None:
-        text = self._trackio.Markdown(prompt.as_markdown())
+        text = self.library.Markdown(prompt.as_markdown())
         self._run.log({f"prompts/{prompt.name}": text}, step=step)
-        about = {"step": step, "version": prompt.version}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "prompt.txt"
             file.write_text(prompt.text, encoding="utf-8")
-            self._log_artefact(f"prompt-{prompt.name}", "prompt", step, file, about)
+            self._log_artefact(
+                f"prompt-{prompt.name}", "prompt", step, file, version=prompt.version
+            )
 
     def log_checkpoint(self, step: int, path: str, folder: Path | None) -> None:
-        self._run.log({"checkpoint": self._trackio.Markdown(f"`{path}`")}, step=step)
+        self._run.log({"checkpoint": self.library.Markdown(f"`{path}`")}, step=step)
         if folder is not None:
-            self._log_artefact("checkpoint", "model", step, folder, {"step": step, "path": path})
+            self._log_artefact("checkpoint", "model", step, folder, path=path)
 
     def end(self, error: str | None) -> None:
         if error is not None:
-            self._run.alert("The run failed", error, self._trackio.AlertLevel.ERROR)
+            self._run.alert("The run failed", error, self.library.AlertLevel.ERROR)
         self._run.finish()
 
-    def _log_artefact(
-        self, name: str, kind: str, step: int, path: Path, about: dict[str, Any]
-    ) -> None:
+    def _log_artefact(self, name: str, kind: str, step: int, file: Path, **about: Any) -> None:
         word = re.sub(r"[^A-Za-z0-9._-]", "-", f"{self._name}-{name}")
-        artefact = self._trackio.Artifact(word, kind, metadata=about)
-        add = artefact.add_dir if path.is_dir() else artefact.add_file
-        add(path)
+        artefact = self.library.Artifact(word, kind, metadata={"step": step, **about})
+        add = artefact.add_dir if file.is_dir() else artefact.add_file
+        add(file)
         self._run.log_artifact(artefact, aliases=[f"step-{step}"])
 
 

@@ -1,6 +1,5 @@
 """Weights & Biases: a run there, or a folder that ``wandb sync`` sends later."""
 
-import importlib
 import logging
 import os
 import re
@@ -49,15 +48,13 @@ class WandB(Tracker):
     """Where W&B's own folder ``wandb`` is; the run's folder if left out."""
 
     def begin(self, about: RunAbout) -> None:
-        wandb: Any = importlib.import_module("wandb")
-        self._wandb = wandb
         mode = self.mode or os.environ.get("WANDB_MODE")
-        if mode is None and not wandb.login(prompt=False, verify=False):
+        if mode is None and not self.library.login(prompt=False, verify=False):
             mode = "offline"
             logger.info("wandb: nobody has logged in, so the run is written to a folder only")
         self._id = about.run_id
         self._said: deque[list[Any]] = deque(maxlen=MOST_PROMPTS)
-        self._run = wandb.init(
+        self._run = self.library.init(
             project=self.project,
             entity=self.entity,
             id=self._id,
@@ -70,7 +67,7 @@ class WandB(Tracker):
             mode=mode,
             resume=None if mode == "offline" else "allow",
             reinit="create_new",  # an agent's own run stays as it is
-            settings=wandb.Settings(console="off", silent=True, save_code=False),
+            settings=self.library.Settings(console="off", silent=True, save_code=False),
         )
         # Not W&B's own step, which never goes back: evaluations come after the step's metrics.
         self._run.define_metric("*", step_metric="step")
@@ -108,13 +105,12 @@ class WandB(Tracker):
             logger.info("wandb: to send the run: wandb sync %s", folder)
 
     def _log_table(self, name: str, step: int, columns: list[str], rows: list[list[Any]]) -> None:
-        table = self._wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+        table = self.library.Table(columns=columns, data=rows, allow_mixed_types=True)
         self._run.log({"step": step, name: table})
 
     def _artefact(self, name: str, kind: str, step: int, **about: Any) -> Any:
-        return self._wandb.Artifact(
-            _word(f"{self._id}-{name}"), kind, metadata={"step": step, **about}
-        )
+        name = _word(f"{self._id}-{name}")
+        return self.library.Artifact(name, kind, metadata={"step": step, **about})
 
 
 def _word(text: str) -> str:
