@@ -107,11 +107,10 @@ class Baseline(FastAlgorithm):
         found: dict[tuple[RolloutMode | None, int, int], Rollout] = {}
         for rollout in await self.get_store().query_rollouts(status_in=["succeeded"], run=run_id):
             about = rollout.metadata or {}
-            counts = about.get("run") == run_id and {"epoch", "index"} <= about.keys()
-            if counts:
-                spans = await self.get_store().query_spans(rollout.rollout_id, "latest")
-                counts = infrastructure_failure(spans) is None
-            if counts:
+            if about.get("run") != run_id or not {"epoch", "index"} <= about.keys():
+                continue
+            spans = await self.get_store().query_spans(rollout.rollout_id, "latest")
+            if infrastructure_failure(spans) is None:
                 found[rollout.mode, about["epoch"], about["index"]] = rollout
         logger.info("%d rollouts have succeeded in earlier starts of the run.", len(found))
         return found

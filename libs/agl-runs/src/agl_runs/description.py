@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,20 +70,17 @@ def options_of(algorithm: Algorithm) -> dict[str, Any]:
     return json.loads(json.dumps(redacted, default=lambda value: full_name_of(written(value))))
 
 
-def code_of(
-    agent: "LitAgent[Any]", algorithm: Algorithm, config: Mapping[str, Any] | None = None
-) -> RunCode:
+def code_of(agent: "LitAgent[Any]", algorithm: Algorithm, config: Mapping[str, Any]) -> RunCode:
     """Versions of what is installed, and what tells the user's source files from others."""
     objects = {"agent": agent, "algorithm": algorithm}
     if (grade := agent.grade_method()) is not None:
         objects["reward"] = cast(Any, grade)
-    digests = digests_of(objects, config or {})
-    file, versions = source_file(written(agent)), installed_versions()
-    if file is None:
-        return RunCode(versions=versions, sources=digests)
-    # Of an agent that is installed, too: nobody records the version of its package.
-    digests.setdefault("agent", digest_of(file))
-    return RunCode(versions=versions, sources=digests, commit=commit_of(file.parent))
+    digests, commit = digests_of(objects, config), None
+    if (file := source_file(written(agent))) is not None:
+        # Of an agent that is installed, too: nobody records the version of its package.
+        digests.setdefault("agent", digest_of(file))
+        commit = commit_of(file.parent)
+    return RunCode(versions=installed_versions(), sources=digests, commit=commit)
 
 
 def installed_versions() -> dict[str, str]:
@@ -113,14 +110,10 @@ def commit_of(folder: Path, timeout: float = 5.0) -> str | None:
 
 def _digest_of(dataset: Dataset[Any]) -> DatasetDigest:
     size = len(dataset)
-    tasks: Iterable[Any]
-    if isinstance(dataset, Sequence) or size <= _MOST_TASKS:
-        tasks = (dataset[index] for index in range(size))
-    else:
-        tasks = (dataset[index * size // _MOST_TASKS] for index in range(_MOST_TASKS))
+    most = size if isinstance(dataset, Sequence) else min(size, _MOST_TASKS)
     digest = hashlib.sha256()
-    for task in tasks:
+    for index in range(most):
         # The order of keys within a task tells nothing.
-        text = json.dumps(json.loads(to_json_text(task)), sort_keys=True)
+        text = json.dumps(json.loads(to_json_text(dataset[index * size // most])), sort_keys=True)
         digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
     return DatasetDigest(num_tasks=size, digest=digest.hexdigest()[:16])

@@ -104,10 +104,9 @@ def what_shapes(start: RunStart) -> dict[str, Any]:
 
     Who goes on compares it with what it was, name by name.
     """
-    options = flat(start.config)
     found = {
         name: value
-        for name, value in options.items()
+        for name, value in flat(start.config).items()
         if not (value is None or name.startswith("algorithm.") or _SAFE.fullmatch(name))
     }
     found |= {f"{name} tasks": one.digest for name, one in start.datasets.items()}

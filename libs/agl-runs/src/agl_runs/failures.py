@@ -1,6 +1,6 @@
 """What failed a rollout, and what becomes of it: one policy for all that learn from rollouts."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -171,21 +171,19 @@ def infrastructure_failure(spans: Sequence[Span], *, is_whole: bool = True) -> s
         failed = [one for one in failed if one.attributes.get(Key.STATUS_CODE) != CLIENT_GONE]
     if not failed:
         return None
-    last: dict[str, int] = {}
-    end: dict[str, float] = {}
+    answered = defaultdict[str, list[Span]](list)
     for span in calls:
         if Key.ERROR not in span.attributes:
-            asked = _asked(span)
-            last[asked] = max(span.sequence_id, last.get(asked, 0))
-            end[asked] = max(span.end_time or 0.0, end.get(asked, 0.0))
+            answered[_asked(span)].append(span)
     for span in failed:
         is_known = {Key.INPUT_MESSAGES, Key.PROMPT_DIGEST} & span.attributes.keys()
-        asked = _asked(span) if is_known else ""
+        begin = span.start_time or 0.0
         is_closed = span.attributes.get(Key.STATUS_CODE) == CLIENT_GONE
-        is_answered = last.get(asked, 0) > span.sequence_id or (
-            is_closed and end.get(asked, 0.0) > (span.start_time or 0.0)
+        is_answered = any(
+            one.sequence_id > span.sequence_id or (is_closed and (one.end_time or 0.0) > begin)
+            for one in answered[_asked(span)]
         )
-        if not is_answered:
+        if not (is_known and is_answered):
             return str(span.attributes.get(Key.ERROR))
     return None
 

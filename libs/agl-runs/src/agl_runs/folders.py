@@ -115,19 +115,11 @@ def is_alive(run: Run) -> bool:
     last = run.generations[-1]
     if last.host != platform.node() or last.pid is None:
         return True  # only that machine knows
-    is_held = None if run.folder is None else _is_held(Path(run.folder))
-    return _is_running(last.pid, last.start_time) if is_held is None else is_held
-
-
-def _is_held(folder: Path) -> bool | None:
-    """Whether a trainer that lives has the lock; None where there is none, or locks do not work.
-
-    A trainer has none where its run was not named. One that is killed leaves it, free.
-    """
-    try:
-        return is_held(folder / LOCK)
-    except OSError:
-        return None
+    # There is no lock where the run was not named; a trainer that is killed leaves it, free.
+    if run.folder is not None:
+        with contextlib.suppress(OSError):  # none, or a file system without locks
+            return is_held(Path(run.folder) / LOCK)
+    return _is_running(last.pid, last.start_time)
 
 
 def _is_running(pid: int, start_time: float) -> bool:

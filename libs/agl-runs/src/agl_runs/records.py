@@ -153,20 +153,19 @@ def end(run: Run, generation: int, outcome: RunOutcome, error: str | None, now: 
         raise InvalidTransitionError(
             f"run {run.run_id!r}: unknown outcome {outcome!r}; expected one of {known}"
         )
-    numbers = [each.number for each in run.generations]
-    if generation not in numbers:
+    old = next((each for each in run.generations if each.number == generation), None)
+    if old is None:
         raise UnknownRecordError(
-            f"run {run.run_id!r} has no generation {generation}; it has {numbers}"
+            f"run {run.run_id!r} has no generation {generation}; it has "
+            f"{[each.number for each in run.generations]}"
             + (f". {run.problem}" if run.problem else "")
         )
-    index = numbers.index(generation)
-    old = run.generations[index]
     if old.outcome not in (None, "died") or outcome == old.outcome:
         return run
     end_time = None if outcome == "died" else now  # nobody saw when a process died
     ended = old.changed(outcome=outcome, error=error, end_time=end_time)
-    generations = [*run.generations[:index], ended, *run.generations[index + 1 :]]
-    is_last = index == len(numbers) - 1
+    generations = [ended if each is old else each for each in run.generations]
+    is_last = old is run.generations[-1]
     if outcome == "finished" and not is_last:
         raise ReplacedError(
             f"{replaced_by(run)}. Start {generation} has come to its end, and is not the run's"

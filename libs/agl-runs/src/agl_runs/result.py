@@ -58,11 +58,10 @@ async def result_of(
 
 
 async def _errors_of(rollout: Rollout, store: LightningStore) -> list[Failure]:
-    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    if attempt is None:
+    if not isinstance(rollout, AttemptedRollout):
         return []
-    is_tried_again = attempt.sequence_id > 1
-    attempts = await store.query_attempts(rollout.rollout_id) if is_tried_again else [attempt]
+    is_first = rollout.attempt.sequence_id == 1
+    attempts = [rollout.attempt] if is_first else await store.query_attempts(rollout.rollout_id)
     return [one.error for one in attempts if one.error is not None]
 
 

@@ -52,9 +52,8 @@ def _read_json(path: Path) -> list[Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        hint = ""
-        if error.msg == "Extra data":
-            hint = ". One value per line is JSONL: name the file .jsonl"
+        more = ". One value per line is JSONL: name the file .jsonl"
+        hint = more if error.msg == "Extra data" else ""
         raise DatasetError(f"{path}, line {error.lineno}: not JSON: {error.msg}{hint}") from None
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path}: not JSON: {error}") from None

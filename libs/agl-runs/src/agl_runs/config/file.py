@@ -13,12 +13,18 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from agl.agent.base import LitAgent
+from agl.algorithm.base import Algorithm
 from agl.cli.shared import note
 from agl.errors import ConfigError
 from agl.plugins import registry
 from agl.plugins.build import ComponentPlan, import_attribute, located, plan_component
+from agl.plugins.hooks import HookManager
 from agl.plugins.parts import adapter_maker, default_strategy, plan_part
 from agl.plugins.schema import key, schema_of, validate
+from agl.store.base import LightningStore
+from agl.tracer.base import DummyTracer
+from agl.types import NamedResources
 from agl.utils.catalogue import public_names
 from agl.utils.checks import check_numbers
 from agl.utils.secrets import HIDDEN
@@ -30,15 +36,12 @@ from agl_runs.config.sides import role_of, take_environments
 from agl_runs.differences import flat
 from agl_runs.environments import AbsentAgent, Environment, add_reward, load_environment
 from agl_runs.folders import CONFIG, STORE
+from agl_runs.records import Run
 from agl_runs.secrets import expand, redact
 from agl_runs.user_code import put_on_path
 
 if TYPE_CHECKING:
-    from agl.agent.base import LitAgent
-    from agl.store.base import LightningStore
     from agl.trainer import Trainer
-    from agl.types import NamedResources
-    from agl_runs.records import Run
 
 ComponentSpec = str | dict[str, Any]
 """A name, a path ``module:attribute``, or a dict of ``type`` and options."""
@@ -123,13 +126,13 @@ class CheckedConfig:
     """Everything that a configuration names, loaded and checked; no component was built."""
 
     file: ConfigFile
-    agent: "LitAgent[Any]"
+    agent: LitAgent[Any]
     train: Sequence[Any] | None
     val: Sequence[Any] | None
     components: dict[str, ComponentPlan[Any]]
     """Key of the file -> what to build; keys without a component are left out."""
     hooks: list[object]
-    resources: "NamedResources | None"
+    resources: NamedResources | None
 
     def build(self, *names: str) -> dict[str, Any]:
         """These of the components, else all but the store, which may make a file; for a trainer."""
@@ -145,7 +148,7 @@ class CheckedConfig:
             adapter_maker(built.get("adapter"), algorithm, self.agent.trained_agents)
 
     def trainer(
-        self, components: dict[str, Any], store: "LightningStore | None", **options: Any
+        self, components: dict[str, Any], store: LightningStore | None, **options: Any
     ) -> "Trainer":
         """A trainer of these components; ``options`` are ``Trainer``'s and go before the file's."""
         from agl.trainer import Trainer
@@ -188,7 +191,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> ConfigFile:
     return configured(*read_layers(Path(path), overrides))
 
 
-def load_config_of_run(run: "Run", overrides: Sequence[str] = ()) -> ConfigFile:
+def load_config_of_run(run: Run, overrides: Sequence[str] = ()) -> ConfigFile:
     """Read the configuration that a run had, out of its folder, and apply overrides.
 
     Names and paths in it are meant beside the file that it came from.
@@ -282,9 +285,6 @@ def _check(file: ConfigFile, run_dir: Path, dry: bool) -> CheckedConfig:
 
 
 def _plan_components(file: ConfigFile, run_dir: Path, dry: bool) -> dict[str, ComponentPlan[Any]]:
-    from agl.algorithm.base import Algorithm
-    from agl.tracer.base import DummyTracer
-
     config, said_by, role = file.config, file.path.name, role_of(file.config.strategy)
     plans: dict[str, ComponentPlan[Any]] = {}
 
@@ -334,9 +334,7 @@ def _load_environment(file: ConfigFile) -> Environment:
     return load_environment(config.environment, file.where("environment"))
 
 
-def _load_agent(path: str, where: str) -> "LitAgent[Any]":
-    from agl.agent.base import LitAgent
-
+def _load_agent(path: str, where: str) -> LitAgent[Any]:
     found: Any = import_attribute(path, where)
     kind = cast("type", found if inspect.isclass(found) else type(found))
     if not issubclass(kind, LitAgent):
@@ -355,8 +353,6 @@ def _load_tasks(value: str, folder: Path, where: str) -> list[Any]:
 
 
 def _load_hook(spec: ComponentSpec, where: str) -> object:
-    from agl.plugins.hooks import HookManager
-
     group = registry.GROUPS["hook"]
     hook = plan_component(spec, group=group, expected_type=object, where=where).build()
     with located(where):

@@ -1,16 +1,14 @@
 """Resources as a file has them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from agl.errors import ConfigError
 from agl.plugins.schema import key, validate
+from agl.types import NamedResources, ResourceUnion
 from agl.utils.text import did_you_mean
 
-if TYPE_CHECKING:
-    from agl.types import NamedResources
 
-
-def resources_of(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedResources | None":
+def resources_of(specs: dict[str, dict[str, Any]] | None, where: str) -> NamedResources | None:
     """Resources by name, each given as ``type`` and its fields; None of None.
 
     Raises:
@@ -18,10 +16,6 @@ def resources_of(specs: dict[str, dict[str, Any]] | None, where: str) -> "NamedR
     """
     if specs is None:
         return None
-    from typing import get_args
-
-    from agl.types import ResourceUnion
-
     members = get_args(get_args(ResourceUnion)[0])
     kinds = {model.model_fields["resource_type"].default: model for model in members}
     resources: dict[str, Any] = {}
