@@ -27,11 +27,9 @@ from statistics import fmean
 from typing import Any
 
 from agl.algorithm.base import Algorithm
-from agl.emitter import find_final_reward
 from agl.store.base import LightningStore
 from agl.utils.checks import check_numbers
 from agl_records.calls.reader import model_calls
-from agl_records.final_rewards import FinalReward
 from agl_records.ledger.documents import each_part
 from agl_records.types import OF_OTHERS
 
@@ -197,7 +195,7 @@ class RewardMonitor:
                 of_others[part.rollout_id] = {one.call_id for one in excluded}
         said: list[RolloutAnswers] = []
         rollouts = await self._store.query_rollouts(rollout_id_in=list(of_others))
-        statuses = {one.rollout_id: one.status for one in rollouts}
+        rewards = {one.rollout_id: one.reward for one in rollouts}
         for rollout_id, others in of_others.items():
             spans = await self._store.query_spans(rollout_id, "latest")
             calls = [call for call in model_calls(spans) if call.call_id not in others]
@@ -208,8 +206,7 @@ class RewardMonitor:
                     one.get("is_error") is True or _FAILED.search(str(one.get("content") or ""))
                     for one in results
                 )
-                given = FinalReward.of(statuses[rollout_id], find_final_reward(spans))
-                said.append(RolloutAnswers(rollout_id, answers, failed, given.reward))
+                said.append(RolloutAnswers(rollout_id, answers, failed, rewards[rollout_id]))
         return said
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from agl.cli.shared import note, read_and_close
 from agl.errors import DamagedRecordError
 from agl.store.base import LightningStore
-from agl.store.forwarding import ForwardingStore
+from agl.store.forwarding import StandInStore
 from agl_sqlite.damage import PAGED, query_undamaged
 
 T = TypeVar("T")
@@ -29,14 +29,11 @@ def read_undamaged(
             note(f"left out, as it is damaged: {problem}")
 
 
-class _Undamaged(ForwardingStore):
+class _Undamaged(StandInStore):
     def __init__(self, store: LightningStore, queries: set[str]) -> None:
-        self._store, self._queries = store, queries
+        super().__init__(store)
+        self._queries = queries
         self.damaged: dict[str, None] = {}
-
-    @property
-    def target(self) -> LightningStore:
-        return self._store
 
     async def call(self, operation: str, arguments: dict[str, Any]) -> Any:
         ask = partial(super().call, operation)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -129,6 +130,10 @@ def _look_at_machine(as_json: bool) -> None:
         for row in rows
         if row.state in ("broken", "duplicate", "unknown group")
     ]
+    libraries: dict[str, str] = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
     found: dict[str, Any] = {
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
@@ -137,7 +142,7 @@ def _look_at_machine(as_json: bool) -> None:
         "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
         "gpus": _gpus(),
         "packages": {row.distribution: row.version for row in rows},
-        "libraries": {name: is_ for name in LIBRARIES if (is_ := _version(name)) is not None},
+        "libraries": libraries,
         "without extra": [row.name for row in rows if row.state == "needs extra"],
         "problems": problems,
     }
@@ -152,13 +157,6 @@ def _look_at_machine(as_json: bool) -> None:
             _say("error", problem)
         _say("verdict", "some packages do not load" if problems else "all packages load")
     click.get_current_context().exit(1 if problems else 0)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def _gpus() -> list[str]:

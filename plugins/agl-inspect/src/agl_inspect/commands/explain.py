@@ -74,14 +74,12 @@ def command(
             rows = [one for one in chain.whole.rows if row in (None, one.number)]
             lines = (*(line for one in rows for line in one.calls), *chain.whole.excluded)
             called = next((line.call_id for line in lines), None)
-        if called is not None:
-            whole = chain.whole if call is not None else chain.only(row)
-            return whole, await explain_token(store, chain, called, place, again=again)
-        explanation = chain.only(row, token)
-        of = explanation.token
-        if of is None or of.call_id is None or of.place is None:
+        explanation = chain.whole if call is not None else chain.only(row, token)
+        if (of := explanation.token) is not None:
+            called, place = of.call_id, of.place
+        if called is None or place is None:
             return explanation, None
-        return explanation, await explain_token(store, chain, of.call_id, of.place, again=again)
+        return explanation, await explain_token(store, chain, called, place, again=again)
 
     explanation, found = read_and_close(open_store(path, url), read)
     if as_json:

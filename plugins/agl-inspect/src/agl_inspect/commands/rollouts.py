@@ -1,7 +1,7 @@
 """``agl rollouts``: what a store was asked to do, and how it went."""
 
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import click
 
@@ -36,12 +36,16 @@ SORTS = ("time", "reward", "seconds")
 @click.option("--mode", type=click.Choice(get_args(RolloutMode)), help="Only of this mode.")
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
 @click.option("--task", help="Only those whose task has this text in it, as JSON.")
-@click.option("--reward-below", type=float, help="Only those with a reward below this one.")
-@click.option("--reward-above", type=float, help="Only those with a reward above this one.")
+@click.option(
+    "--reward-below", "below", type=float, help="Only those with a reward below this one."
+)
+@click.option(
+    "--reward-above", "above", type=float, help="Only those with a reward above this one."
+)
 @click.option(
     "--sort", type=click.Choice(SORTS), default="time", help="What comes last is the most."
 )
-@click.option("--reverse", is_flag=True, help="What comes last is the least.")
+@click.option("--reverse", "is_least", is_flag=True, help="What comes last is the least.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
     run: str | None,
@@ -51,14 +55,8 @@ def command(
     show_all: bool,
     statuses: tuple[str, ...],
     failed: bool,
-    mode: str | None,
-    step: int | None,
-    task: str | None,
-    reward_below: float | None,
-    reward_above: float | None,
-    sort: str,
-    reverse: bool,
     as_json: bool,
+    **filters: Any,
 ) -> None:
     """List the rollouts of a store, with reward and reason of failure; the newest last.
 
@@ -71,10 +69,9 @@ def command(
     if show_all and last is not None:
         raise click.UsageError(f"--all and --last {last} say two things; give one")
     most = None if show_all else last or LAST
-    limits = (reward_below, reward_above, cast(Any, sort), most, reverse)
 
     async def read(store: LightningStore) -> tuple[list[dict[str, Any]], Listed]:
-        found = await listed(store, Wanted(chosen, mode, run_id, step, task, *limits))
+        found = await listed(store, Wanted(chosen, run=run_id, most=most, **filters))
         rows: list[dict[str, Any]] = []
         for rollout in reversed(found.rollouts):
             attempts = await store.query_attempts(rollout.rollout_id)

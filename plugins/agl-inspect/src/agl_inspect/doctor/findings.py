@@ -77,11 +77,10 @@ def finding(level: Level, code: str, message: str, of: str | None = None) -> Fin
 def _nothing_ran(trial: Trial) -> Finding:
     """Why the trial has no rollout."""
     ended = f"algorithm {trial.algorithm!r} ended"
-    if trial.error is not None:
-        return finding(
-            "error", "algorithm_failed", f"{ended} before any rollout ran: {trial.error}"
-        )
-    return finding("error", "no_rollout", f"{ended} without queuing a rollout")
+    if trial.error is None:
+        return finding("error", "no_rollout", f"{ended} without queuing a rollout")
+    message = f"{ended} before any rollout ran: {trial.error}"
+    return finding("error", "algorithm_failed", message)
 
 
 def attempt_failure(attempt: Attempt, error: Failure) -> Finding:

@@ -31,7 +31,7 @@ from agl.plugins.schema import schema_of
 from agl.runner import LitAgentRunner
 from agl.store.base import LightningStore
 from agl.store.memory import InMemoryLightningStore
-from agl.types import LLM, Attempt, NamedResources, PromptTemplate, Rollout, Span
+from agl.types import LLM, Attempt, AttemptedRollout, NamedResources, PromptTemplate, Rollout, Span
 from agl_inspect.doctor.grades import constant_prompts
 from agl_records.training_data import TrainedModel
 from agl_runs.baseline import Baseline
@@ -95,22 +95,18 @@ def try_once(file: ConfigFile, task: int = 0) -> Trial:
     """Run a rollout of a training task; a wrong configuration, or no such task, starts nothing."""
     with tempfile.TemporaryDirectory(prefix="agl-doctor-") as folder:
         checked = check_config(file, run_dir=Path(folder), dry=file.config.algorithm is None)
-        train = _one_task(checked, task)
+        train = checked.train
+        if train is not None:
+            if task >= len(train):
+                where = checked.file.where("train")
+                raise ConfigError(f"{where}: has {len(train)} tasks; there is no task {task}")
+            train = [train[task]] * (1 + AT_ONCE)
         checked.check_fit()
         # Evaluations would come first, and train nothing; some algorithms insist on them.
         trial = _run(checked, train, None, Path(folder))
         if trial.rollout is None and checked.val:
             trial = _run(checked, train, checked.val, Path(folder))
         return trial
-
-
-def _one_task(checked: CheckedConfig, task: int) -> list[Any] | None:
-    if checked.train is None:
-        return None
-    if task >= len(checked.train):
-        where = checked.file.where("train")
-        raise ConfigError(f"{where}: has {len(checked.train)} tasks; there is no task {task}")
-    return [checked.train[task]] * (1 + AT_ONCE)
 
 
 class _OfAttempts(Hook):
@@ -252,11 +248,7 @@ def _for_trial(
 
 
 async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> None:
-    tried: Sequence[Rollout] = [
-        rollout
-        for rollout in await store.query_rollouts()
-        if await store.get_latest_attempt(rollout.rollout_id) is not None
-    ]
+    tried = [one for one in await store.query_rollouts() if isinstance(one, AttemptedRollout)]
     if tried:
         trial.rollout = tried[0]
         trial.attempts = list(await store.query_attempts(tried[0].rollout_id))
@@ -285,9 +277,9 @@ async def _read(store: LightningStore, trial: Trial, given: NamedResources) -> N
     await store.close()
 
 
-async def _ran(store: LightningStore, rollout: Rollout) -> Ran | None:
-    attempt = await store.get_latest_attempt(rollout.rollout_id)
-    if attempt is None or attempt.status != "succeeded":
+async def _ran(store: LightningStore, rollout: AttemptedRollout) -> Ran | None:
+    attempt = rollout.attempt
+    if attempt.status != "succeeded":
         return None
     spans = await store.query_spans(rollout.rollout_id, attempt.attempt_id)
     return ran(rollout.rollout_id, attempt, spans)

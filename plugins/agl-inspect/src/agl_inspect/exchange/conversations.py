@@ -204,10 +204,8 @@ def trajectories(said: Sequence[Said]) -> Iterator[tuple[dict[str, Any], list[Sa
                 its = (step for step, call in reversed(called) if call["tool_call_id"] == name)
                 content = _atif_parts(message.get("content"))
                 if (step := next(its, None)) is None:  # nobody called it
-                    name, step = (
-                        None,
-                        {"step_id": len(steps) + 1, "source": "system", "message": ""},
-                    )
+                    name = None
+                    step = {"step_id": len(steps) + 1, "source": "system", "message": ""}
                     steps.append(step)
                 results = step.setdefault("observation", {"results": []})["results"]
                 results.append(_known({"source_call_id": name, "content": content}))

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from agl.emitter import reward_attributes
+from agl.emitter import PRIMARY_REWARD, reward_attributes
 from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
@@ -105,7 +105,7 @@ class Importer:
                 )
         unnamed, new = None, dict[str, NamedResources]()
         for given_id, named in resources.items():
-            own_id = given_id or f"rs-{_id('resources', str(named))}"
+            own_id = given_id or f"rs-{hex_id(f'resources {named}')}"
             resources_id = f"{NEVER_LATEST}{own_id}"
             unnamed = unnamed or (None if given_id else resources_id)
             stored = await self.store.get_resources_by_id(resources_id)
@@ -281,14 +281,14 @@ def _spans(
     """Calls in order, each followed by its rewards; those of the whole come last."""
     for span in one.spans or []:
         yield span.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id})
-    trace_id = _id("trace", one.id, 32)
+    trace_id = hex_id(f"trace {one.id}", 32)
     for number, call in enumerate(calls_of(one)):
         yield Span.from_attributes(
             name=MODEL_CALL_SPAN,
             rollout_id=rollout_id,
             attempt_id=attempt_id,
             trace_id=trace_id,
-            span_id=_id("call", f"{one.id}/{number}"),
+            span_id=hex_id(f"call {one.id}/{number}"),
             attributes=_call_attributes(call),
             start_time=call.start_time if call.start_time is not None else one.start_time,
             end_time=call.end_time,
@@ -325,12 +325,10 @@ def _reward_spans(
 ) -> Iterator[Span]:
     times: Counter[str] = Counter()
     for reward in rewards:
-        if reward.name is None:
-            attributes = reward_attributes(reward.value)
-        else:
-            attributes = reward_attributes({reward.name: reward.value}, reward.name)
+        name = PRIMARY_REWARD if reward.name is None else reward.name
+        attributes = reward_attributes({name: reward.value})
         if reward.call is not None:
-            target = _id("call", f"{reward.rollout_id}/{reward.call}")
+            target = hex_id(f"call {reward.rollout_id}/{reward.call}")
             attributes |= make_link_attributes({"span_id": target})
         if reward.comment is not None:
             attributes["comment"] = reward.comment
@@ -340,11 +338,11 @@ def _reward_spans(
             name=AGL_ANNOTATION,
             rollout_id=rollout_id,
             attempt_id=attempt_id,
-            span_id=_id("reward", f"{rollout_id} {about} {times[about]}"),
+            span_id=hex_id(f"reward {rollout_id} {about} {times[about]}"),
             attributes=attributes,
         )
 
 
-def _id(kind: str, text: str, digits: int = 16) -> str:
+def hex_id(text: str, digits: int = 16) -> str:
     """The same id for the same thing, so that a second import adds nothing."""
-    return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:digits]
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]

@@ -192,24 +192,23 @@ def read_records(path: Path) -> Iterator[tuple[str, FileRecord]]:
                 where = f"{path}: {kind}s[{number}]"
                 yield where, _record(kind, value, where)
         return
-    for number, line in each_line(path):
-        where = f"{path}, line {number}"
+    for where, line in each_line(path):
         value = parse(line, where)
         found: list[Kind] = [kind for kind in KINDS if kind in value]
         if len(value) != 1 or not found:
             raise ConfigError(
                 f"{where}: expected one of the keys {', '.join(KINDS)}; got {sorted(value)}"
             )
-        where = f"{where}: {found[0]}"
-        yield where, _record(found[0], value[found[0]], where)
+        at = f"{where}: {found[0]}"
+        yield at, _record(found[0], value[found[0]], at)
 
 
-def each_line(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers."""
+def each_line(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines that are not blank, each with where it stands."""
     with text_of(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield number, line
+                yield f"{path}, line {number}", line
 
 
 @contextmanager
@@ -229,8 +228,8 @@ def objects_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Anything else is a ``ConfigError``.
     """
     if path.suffix.lower() != ".json":
-        for number, line in each_line(path):
-            yield f"{path}, line {number}", parse(line, f"{path}, line {number}")
+        for where, line in each_line(path):
+            yield where, parse(line, where)
         return
     with text_of(path) as file:
         value = parse_any(file.read(), str(path))

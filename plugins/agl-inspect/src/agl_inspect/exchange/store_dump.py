@@ -74,8 +74,8 @@ def _text(value: Any) -> Any:
 def is_store(path: Path) -> bool:
     """Whether the file is a whole store."""
     try:
-        number, line = next(each_line(path))
-        return "store" in parse(line, f"{path}, line {number}")
+        where, line = next(each_line(path))
+        return "store" in parse(line, where)
     except (ConfigError, StopIteration):
         return False
 
@@ -118,20 +118,18 @@ class _Line:
         else:
             tables.insert_rollout(record, self.key)
             for attempt in self.attempts:
-                self._put_attempt(tables, attempt, rules.deadline(attempt, record.config))
-
-    def _put_attempt(self, tables: SqliteTables, attempt: Attempt, deadline: float | None) -> None:
-        own = [span for span in self.spans if span.attempt_id == attempt.attempt_id]
-        last = max((span.sequence_id for span in own), default=0)
-        stored = StoredAttempt(attempt, last + 1, max(map(place_of_reward, own), default=0))
-        tables.insert_attempt(stored, deadline)
-        tables.save_attempt(stored, deadline)
-        tables.insert_spans(attempt.attempt_id, own)
+                own = [span for span in self.spans if span.attempt_id == attempt.attempt_id]
+                last = max((span.sequence_id for span in own), default=0)
+                place = max(map(place_of_reward, own), default=0)
+                stored = StoredAttempt(attempt, last + 1, place)
+                deadline = rules.deadline(attempt, record.config)
+                tables.insert_attempt(stored, deadline)
+                tables.save_attempt(stored, deadline)
+                tables.insert_spans(attempt.attempt_id, own)
 
 
 def _lines(path: Path) -> Iterator[_Line]:
-    for number, line in each_line(path):
-        where = f"{path}, line {number}"
+    for where, line in each_line(path):
         values = parse(line, where)
         if (version := values.get("store")) is not None:
             if version != FORMAT:

@@ -5,7 +5,6 @@ client and its data frames do, and MLflow's traces as ``Trace.to_json`` writes t
 scores is the reward is not theirs to say: see ``with_rewards``.
 """
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -19,6 +18,7 @@ from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import Attributes, Span, TraceStatus
 from agl.utils.otel import make_link_attributes, to_attributes
+from agl_inspect.exchange.importer import hex_id
 from agl_inspect.exchange.recorded import as_object, errors_at, objects_of, seconds_of
 from agl_inspect.exchange.traces import UNNAMED, ReadSpans
 
@@ -121,18 +121,13 @@ def _observation(found: Mapping[str, Any], where: str) -> Span:
 
 def _phoenix(found: dict[str, Any], where: str) -> Iterator[Span]:
     """A span as Phoenix's client gives it, or the rows of its data frames."""
-    rows = found["data"] if isinstance(found.get("data"), list) else [found]
-    return (_phoenix_span(row, where) for row in rows)
-
-
-def _phoenix_span(row: Mapping[str, Any], where: str) -> Span:
-    found = {**row, **{f"context.{k}": v for k, v in (row.get("context") or {}).items()}}
-    # A data frame has a column for each attribute.
-    prefix = "attributes."
-    own = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
-    attributes = to_attributes(_without_none({**(row.get("attributes") or {}), **own}))
-    attributes.setdefault("openinference.span.kind", str(row.get("span_kind", "UNKNOWN")))
-    return _span(found, _PHOENIX, attributes, where)
+    prefix = "attributes."  # a data frame has a column for each attribute
+    for row in found["data"] if isinstance(found.get("data"), list) else [found]:
+        context = {f"context.{k}": v for k, v in (row.get("context") or {}).items()}
+        own = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
+        attributes = to_attributes(_without_none({**(row.get("attributes") or {}), **own}))
+        attributes.setdefault("openinference.span.kind", str(row.get("span_kind", "UNKNOWN")))
+        yield _span({**row, **context}, _PHOENIX, attributes, where)
 
 
 def _mlflow(found: dict[str, Any], where: str) -> Iterator[Span | Score]:
@@ -230,9 +225,9 @@ def _span(
     return Span.from_attributes(
         rollout_id=trace_id,
         attempt_id=UNNAMED,
-        trace_id=_hex(trace_id, 32),
-        span_id=_hex(span_id, 16),
-        parent_id=_hex(parent, 16) if parent else None,
+        trace_id=hex_id(trace_id, 32),
+        span_id=hex_id(span_id),
+        parent_id=hex_id(parent) if parent else None,
         name=found.get("name") or "span",
         start_time=seconds_of(begin),
         end_time=seconds_of(end),
@@ -253,7 +248,7 @@ def _score(
     kind: str | None = None,
 ) -> Score:
     """A score, given after those of these spans that it is about."""
-    own = None if span_id is None else _hex(span_id, 16)
+    own = None if span_id is None else hex_id(span_id)
     ends = [s.end_time or s.start_time or 0.0 for s in spans if own in (None, s.span_id)]
     # Langfuse has booleans as 0 and 1, and a number beside each category.
     if own and not ends:
@@ -275,16 +270,12 @@ def _reward(score: Score, time: float) -> Span:
         name=AGL_ANNOTATION,
         rollout_id=score.rollout_id,
         attempt_id=UNNAMED,
-        trace_id=_hex(score.rollout_id, 32),
-        span_id=_hex(about, 16),
+        trace_id=hex_id(score.rollout_id, 32),
+        span_id=hex_id(about),
         attributes=attributes,
         start_time=time,
         end_time=time,
     )
-
-
-def _hex(text: str, digits: int) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
 def _without_none(value: Any) -> Any:

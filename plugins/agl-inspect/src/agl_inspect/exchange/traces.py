@@ -1,6 +1,5 @@
 """Spans of other programs into a store: each trace, or conversation over several, is a rollout."""
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from agl.errors import AdapterError, ConfigError
 from agl.semconv import AGL_ANNOTATION, LightningSpanAttributes
 from agl.types import Span
 from agl.utils.otel import extract_links_from_attributes
-from agl_inspect.exchange.importer import Importer
+from agl_inspect.exchange.importer import Importer, hex_id
 from agl_records.calls.reader import model_calls, unread_spans
 
 BATCH = 500
@@ -84,7 +83,7 @@ def joined_spans(
             def own(value: Any, name: str = name, trace_id: str = span.trace_id) -> Any:
                 if owners.setdefault((name, value), trace_id) == trace_id:
                     return value
-                return hashlib.sha256(f"{trace_id} {value}".encode()).hexdigest()[:16]
+                return hex_id(f"{trace_id} {value}")
 
             attributes = {
                 key: own(value) if key.startswith(LINK) and key.endswith("value_match") else value

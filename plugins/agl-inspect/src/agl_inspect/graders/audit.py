@@ -11,6 +11,7 @@ from typing import Any
 
 from agl.agent.function import FunctionalLitAgent, rollout as agent_of
 from agl.algorithm.base import FastAlgorithm
+from agl.emitter import emit_annotation
 from agl.errors import AglError, ConfigError
 from agl.plugins.parts import plan_part
 from agl.store.memory import InMemoryLightningStore
@@ -211,10 +212,8 @@ def _findings(paid: Sequence[Paid]) -> Iterator[Finding]:
 
 def fit(checked: CheckedConfig, agent: Any, algorithm: FastAlgorithm) -> None:
     """Run an algorithm with an agent, as the file has it run but for the store and the hooks."""
-    built, plan = (
-        checked.build("tracer", "gateway", "strategy"),
-        checked.components.get("algorithm"),
-    )
+    built = checked.build("tracer", "gateway", "strategy")
+    plan = checked.components.get("algorithm")
     if built["llm_proxy"] is None and plan and getattr(plan.target, "needs_gateway", False):
         built["llm_proxy"] = plan_part("gateway", None, where="gateway").build()
     options: dict[str, Any] = {"algorithm": algorithm, "max_rollouts": None, "hooks": []}
@@ -277,27 +276,24 @@ _FOUND, _STOPPED = "agl.private_found_in", "agl.private_stopped"
 
 def _read_files(task: dict[str, Any]) -> float:
     """The agent that looks for these texts in files, and says where they stand."""
-    from agl import emit_annotation
-
     number = 0
     for folder, folders, names in os.walk(task["folder"]):
         folders.sort(key=lambda name: name.startswith("."))  # environments and histories come last
         for name in names:
-            if not os.path.isfile(os.path.join(folder, name)):  # a pipe would never end
+            path = os.path.join(folder, name)
+            if not os.path.isfile(path):  # a pipe would never end
                 continue
             number += 1
             if number > NUM_FILES:
                 emit_annotation({_STOPPED: True})
                 return 0.0
             try:
-                with open(os.path.join(folder, name), "rb") as file:
+                with open(path, "rb") as file:
                     text = file.read(FILE_BYTES).decode(errors="ignore")
             except OSError:
                 continue
             if any(needle in text for needle in task["needles"]):
-                emit_annotation(
-                    {_FOUND: os.path.relpath(os.path.join(folder, name), task["folder"])}
-                )
+                emit_annotation({_FOUND: os.path.relpath(path, task["folder"])})
                 return 1.0
     return 0.0
 

@@ -146,11 +146,10 @@ class Canaries(Hook):
         for one in ended:
             kind, step = self._open.pop(one.rollout_id)
             about = {"rollout_id": one.rollout_id, "answer": kind, "step": step}
-            line = {**about, "reward": one.reward}
             try:
                 if (folder := algorithm.get_run_folder()) is not None:
                     with (folder / FILE).open("a") as file:
-                        file.write(json.dumps(line) + "\n")
+                        file.write(json.dumps({**about, "reward": one.reward}) + "\n")
             except OSError as error:  # a full disk, say: they go on all the same
                 logger.warning("%s was not written: %s", FILE, error)
             if one.reward is None or self._trained is None or kind in self._warned:

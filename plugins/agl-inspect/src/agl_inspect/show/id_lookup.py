@@ -104,7 +104,7 @@ class Reading:
     """
 
     def __init__(self, store: LightningStore) -> None:
-        self.looked_at: list[str] = []
+        self.looked_at: dict[str, None] = {}
         """Where the answers so far may lack something: what alone was looked at for them."""
         self._store = store
         self._found: list[Rollout] | None = None
@@ -114,13 +114,8 @@ class Reading:
             found = await listed(self._store, Wanted(most=NEWEST_ROLLOUTS))
             self._found, number, total = found.rollouts, len(found.rollouts), found.total or 0
             if total > number:
-                self.note(f"the newest {number:,} of {total:,} rollouts")
+                self.looked_at[f"the newest {number:,} of {total:,} rollouts"] = None
         return self._found
-
-    def note(self, what: str) -> None:
-        """Say what alone was looked at."""
-        if what not in self.looked_at:
-            self.looked_at.append(what)
 
     async def rollouts(self, beginning: str) -> list[Subject]:
         # Ids have these letters at their beginning, and nowhere else.
@@ -201,14 +196,14 @@ class FileReading(Reading):
     async def spans(self, beginning: str) -> list[Subject]:
         values = {"beginning": beginning, "length": len(beginning), "most": MOST}
         if self.ask("number_of_attempts")[0][0] > NEWEST_ATTEMPTS:
-            self.note(f"spans of the newest {NEWEST_ATTEMPTS:,} attempts")
+            self.looked_at[f"spans of the newest {NEWEST_ATTEMPTS:,} attempts"] = None
         rows = self.ask("spans_by_id", newest=NEWEST_ATTEMPTS, **values)
         return [Subject.of_span(*row) for row in rows]
 
     async def responses(self, beginning: str) -> list[Subject]:
         response = f'"gen_ai.response.id":"{beginning}'
         if self.ask("number_of_spans")[0][0] > NEWEST_SPANS:
-            self.note(f"response ids in the newest {NEWEST_SPANS:,} spans")
+            self.looked_at[f"response ids in the newest {NEWEST_SPANS:,} spans"] = None
         rows = self.ask("spans_by_response", response=response, newest=NEWEST_SPANS, most=MOST)
         return [Subject.of_span(*row) for row in rows]
 
@@ -227,7 +222,7 @@ class FileReading(Reading):
         rows = self.ask("rollouts_of_task", task=text, most=NEWEST_OF_TASK + 1)
         ids = [row[0] for row in rows]
         if len(ids) > NEWEST_OF_TASK:
-            self.note(f"the newest {NEWEST_OF_TASK:,} of this task")
+            self.looked_at[f"the newest {NEWEST_OF_TASK:,} of this task"] = None
         return ids[:NEWEST_OF_TASK][::-1]
 
 
