@@ -1,6 +1,7 @@
 """The part of the store contract about spans."""
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from agl.errors import InvalidRecordError, UnknownRecordError
 from agl.store.base import AttemptEnd, LightningStore
 from agl.types import Event, Link, SpanContext, TraceStatus
-from agl_testing.store_steps import RETRY_ONCE, claim, ids_of, latest, report, span_of, status_of
+from agl_testing.store_steps import RETRY_ONCE, claim, column, ids_of, report, span_of, status_of
 
 
 class StoreSpansContract:
@@ -158,7 +159,7 @@ class StoreSpansContract:
         started = await store.start_rollout("task")
         await store.add_span(span_of(started))
         assert await status_of(store, started) == "running"
-        attempt = await latest(store, started)
+        (attempt,) = await store.query_attempts(started.rollout_id)
         assert attempt.status == "running"
         assert attempt.last_heartbeat_time == pytest.approx(time.time(), abs=60)
 
@@ -207,10 +208,7 @@ class StoreSpansContract:
         await store.add_span(span_of(first, "one"))
         second = await store.start_attempt(first.rollout_id)
         await store.add_span(span_of(second, "two"))
-
-        async def names(attempt_id: str | None) -> list[str]:
-            return [span.name for span in await store.query_spans(first.rollout_id, attempt_id)]
-
+        names = partial(column, store.query_spans, "name", first.rollout_id)
         assert await names(None) == ["one", "two"]
         assert await names(first.attempt.attempt_id) == ["one"]
         assert await names("latest") == ["two"]
@@ -225,10 +223,7 @@ class StoreSpansContract:
             span_of(started, "act", trace_id="2" * 32, span_id="ab" * 8, parent_id="b" * 16),
         ]
         await store.add_many_spans(made)
-
-        async def found(**filters: Any) -> list[str]:
-            return [s.name for s in await store.query_spans(started.rollout_id, **filters)]
-
+        found = partial(column, store.query_spans, "name", started.rollout_id)
         assert await found(name="plan") == ["plan"]
         assert await found(name_contains="plan") == ["plan", "plan b"]
         assert await found(trace_id="2" * 32) == ["plan b", "act"]
@@ -249,10 +244,7 @@ class StoreSpansContract:
             for i, t in enumerate(times)
         ]
         await store.add_many_spans(made)
-
-        async def names(**options: Any) -> list[str]:
-            return [span.name for span in await store.query_spans(started.rollout_id, **options)]
-
+        names = partial(column, store.query_spans, "name", started.rollout_id)
         assert await names(sort_by="start_time") == ["s2", "s3", "s0", "s1"]
         assert await names(sort_by="end_time", sort_order="desc") == ["s1", "s0", "s3", "s2"]
         assert await names(sort_order="desc") == ["s3", "s2", "s1", "s0"]

@@ -58,7 +58,7 @@ async def report(
     return await store.update_attempt(*ids_of(rollout), status=status, **more)
 
 
-async def column(query: Any, field: str, *ids: str, **options: Any) -> list[Any]:
+async def column(query: Any, field: str, *ids: str | None, **options: Any) -> list[Any]:
     """A field of each record that a query of the store finds."""
     return [getattr(one, field) for one in await query(*ids, **options)]
 
