@@ -193,16 +193,12 @@ def check_options(owner: str, options: Any) -> None:
     for field in fields(options):
         kind = _resolved(owner_type, field.name, field.type)
         value = getattr(options, field.name)
-        if group := _group_in(kind):
+        parts = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
+        if group := next((one for one in parts if issubclass(one, Group)), None):
             made = _made(owner, field, group, kind, value)
             object.__setattr__(options, field.name, made)  # it may be frozen
         else:
             _check(owner, field.name, kind, value)
-
-
-def _group_in(kind: Any) -> type[Group] | None:
-    parts = (kind, *get_args(kind))
-    return next((one for one in parts if isinstance(one, type) and issubclass(one, Group)), None)
 
 
 def _made(owner: str, field: "Field[Any]", group: type[Group], kind: Any, value: Any) -> Any:

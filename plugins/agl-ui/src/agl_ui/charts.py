@@ -124,10 +124,10 @@ def chart(
             for x, y in thin
             if y is not None
         ]
-        dots = placed if len(placed) <= MOST_DOTS else []
-        if not dots:  # by itself between gaps, it has no line
-            dots = [one for one, lonely in zip(placed, _lonely(thin), strict=True) if lonely]
-        drawn = _drawn(thin)
+        drawn, dots = _drawn(thin), placed
+        if len(placed) > MOST_DOTS:  # only those between two gaps, which have no line
+            marks = pairwise([*(mark for mark, _ in drawn), "M"])
+            dots = [one for one, near in zip(placed, marks, strict=True) if near == ("M", "M")]
         path = " ".join(f"{mark}{place_x(x)} {place_y(y)}" for mark, (x, y) in drawn)
         at = " ".join(f"{x:g}:{_tidy(y)}" for _, (x, y) in drawn)
         lines.append(Line(name, kind, path, dots, at))
@@ -207,12 +207,6 @@ def _drawn(thin: Sequence[tuple[float, float | None]]) -> list[tuple[str, tuple[
             found.append((mark, (x, y)))
             mark = "L"
     return found
-
-
-def _lonely(thin: Sequence[tuple[float, float | None]]) -> list[bool]:
-    """Of each point that has a value, whether gaps are on both sides."""
-    marks = [*(mark for mark, _ in _drawn(thin)), "M"]
-    return [here == after == "M" for here, after in pairwise(marks)]
 
 
 def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:

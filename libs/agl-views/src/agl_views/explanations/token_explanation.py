@@ -63,7 +63,7 @@ async def explain_token(
         logprob=call.response_logprobs[place] if call.response_logprobs else None,
         events=tuple(one for one in chain.whole.rewards if one.span_id in got.sources),
         group=None if item is None else _group(chain, item),
-        num_shared=_num_shared(got, len(ids)),
+        num_shared=1 if got.advantage is None else 0 if got.is_mean else len(ids),
         num_calls=_num_sharing(chain, got),
         bin=_bin(chain, line, place),
         step=None if part is None else _step(chain, part, call, run, options),
@@ -74,12 +74,6 @@ async def explain_token(
             found, again=await recompute(store, run, options, chain, item, got.estimator)
         )
     return found
-
-
-def _num_shared(line: CallLine, num_tokens: int) -> int:
-    if line.advantage is None:
-        return 1
-    return 0 if line.is_mean else num_tokens
 
 
 def _num_sharing(chain: Chain, line: CallLine) -> int:
