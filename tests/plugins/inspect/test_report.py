@@ -14,7 +14,7 @@ from agl.errors import AlgorithmError, StoreDiskError, StoreError
 from agl.store.memory import InMemoryLightningStore
 from agl_inspect.report.curve import svg_curve, text_curve
 from agl_inspect.report.page import end_of_run, page
-from agl_inspect.report.text import summary_text, times_text
+from agl_inspect.report.text import next_commands, summary_text, times_text
 from agl_inspect.runs.facts import HeldOut, RunFacts, run_facts
 from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.report import Report
@@ -181,6 +181,14 @@ async def test_summary_fits_the_terminal(tmp_path, width):
     paths = str(tmp_path)
     lines = [line for line in summary_text(facts, width).splitlines() if paths not in line]
     assert max(map(len, lines)) <= width
+
+
+async def test_a_command_stays_on_one_line_however_long_it_is(tmp_path):
+    result, store = await asyncio.to_thread(run, tmp_path / f"we ird {'x' * 60}")
+    facts = await run_facts(store, result=result)
+    lines = [line[13:] for line in summary_text(facts, 80).splitlines()]
+    assert len(next_commands(facts)) == 3
+    assert set(next_commands(facts)) <= set(lines)
 
 
 @pytest.mark.parametrize("best", [10, 20])

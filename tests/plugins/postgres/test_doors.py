@@ -16,9 +16,10 @@ from agl import LightningStoreClient
 from agl.errors import ConfigError, StoreUnavailableError
 from agl_postgres import PostgresLightningStore
 from agl_postgres.database import public_address
+from agl_views.tables.stores import open_store
 
 
-@pytest.mark.parametrize("scheme", ["postgresql:", "postgres:"])
+@pytest.mark.parametrize("scheme", ["postgresql:", "postgres:", "POSTGRESQL:"])
 async def test_an_address_is_a_store(url, scheme):
     trainer = agl.Trainer(store=url.replace("postgresql:", scheme))
     assert isinstance(trainer.store, PostgresLightningStore)
@@ -61,6 +62,25 @@ def test_each_schema_is_a_store_and_a_run_says_how_to_read_its_own(url, tmp_path
         (said,) = re.findall(r"agl (rollouts .*--url\s.*?)\n\S*\s+agl ", result.summary, re.DOTALL)
         (rollout,) = json.loads(python(*AGL, *shlex.split(said), "--json").stdout)
         assert rollout["reward"] == len(team)
+
+
+async def test_who_reads_ends_no_attempt_that_is_overdue(url):
+    store = PostgresLightningStore(url, scan_interval_seconds=1e6)
+    await store.enqueue_rollout(1, config=agl.RolloutConfig(timeout_seconds=0.1))
+    claimed = await store.dequeue_rollout()
+    reader = open_store(None, url)
+    await asyncio.sleep(1.5)  # a store that is not only read would have looked
+    assert [one.status for one in await reader.query_attempts(claimed.rollout_id)] == ["preparing"]
+    await reader.close()
+    await store.close()
+
+
+def test_a_page_is_made_of_a_database(url, tmp_path):
+    asyncio.run(PostgresLightningStore(url).close())
+    address = url.replace("postgresql:", "POSTGRESQL:")
+    made = python(*AGL, "ui", address, "--export", tmp_path / "pages")
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "pages" / "index.html").is_file()
 
 
 async def test_servers_before_one_database_share_what_their_clients_do(url):

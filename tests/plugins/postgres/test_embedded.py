@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -223,6 +224,69 @@ async def test_a_run_that_was_stopped_goes_on_as_it_says(config):
         assert run.returncode == 0, run.stdout + run.stderr
     assert [own] == [*config.glob("agl-runs/*/store.postgres")]
     assert (await rollouts_in(own)).count("succeeded") == 3
+
+
+@pytest.fixture(params=["embedded", "served"])
+def given(config, request):
+    """A store that is given in the command alone."""
+    (config / "agl.yaml").write_text(CONFIG.replace("store: postgres\n", ""))
+    is_own = request.param == "embedded"
+    return "store=postgres" if is_own else f"store={request.getfixturevalue('url')}"
+
+
+def test_what_a_run_prints_to_be_typed_next_works(config, given):
+    run = python(*AGL, "run", "agl.yaml", given, cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (name,) = [one.name for one in config.glob("agl-runs/*")]
+    printed = re.findall(r"^(?:next)?\s+agl (.*)$", run.stdout, re.MULTILINE)
+    assert [one.split()[0] for one in printed] == ["rollouts", "report"]
+    for line in printed:
+        said = python(*AGL, *shlex.split(line), cwd=config)
+        assert said.returncode == 0, said.stdout + said.stderr
+        assert "succeeded" in said.stdout
+    assert f"{name}, baseline, finished" in said.stdout
+
+
+def test_a_run_goes_on_as_it_says_with_what_its_command_gave(config, given):
+    with started(*AGL, "run", "agl.yaml", given, cwd=config, stderr=subprocess.PIPE) as run:
+        (config / "stop").write_text(str(run.pid))
+        said = run.communicate(timeout=60)[1].decode()
+    (config / "stop").unlink()
+    (name,) = [one.name for one in config.glob("agl-runs/*")]
+    (words,) = re.findall("to go on: agl (.*)", said)
+    run = python(*AGL, *shlex.split(words), cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"run: {name}" in run.stderr
+    assert "baseline, finished after" in run.stdout
+
+
+async def test_commands_that_read_runs_start_its_postgresql(config):
+    run = python(*AGL, "run", "agl.yaml", cwd=config)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (own,) = config.glob("agl-runs/*/store.postgres")
+    name, place = own.parent.name, own.parent.relative_to(config)
+    for words in (
+        *(["rollouts"], ["rollouts", name[-4:]], ["rollouts", "--path", str(own)]),
+        *(["runs", "show", name], ["runs", "show", place], ["report"], ["ledger", name]),
+        *(["show", "--path", place], ["runs", "--path", place], ["prompts", name]),
+        ["ui", place, "--export", "pages"],
+    ):
+        said = python(*AGL, *words, cwd=config)
+        read = said.stdout + said.stderr
+        assert said.returncode == 0 or "no prompt run" in read, read
+    assert (config / "pages" / "index.html").is_file()
+    assert not servers_of(own)
+    listed = python(*AGL, "runs", cwd=config)
+    assert f"{name}: its store is a PostgreSQL of its own" in listed.stderr
+    store = PostgresLightningStore(path=own)
+    for words in (["rollouts"], ["report", name], ["runs", "delete", name, "--yes"]):
+        refused = python(*AGL, *words, cwd=config)
+        assert refused.returncode == 2, refused.stdout
+        assert f"in use by process {os.getpid()}" in refused.stderr
+        assert "Stop that one" in refused.stderr
+    await store.close()
+    deleted = python(*AGL, "runs", "delete", name, "--yes", cwd=config)
+    assert deleted.returncode == 0, deleted.stderr
 
 
 async def test_a_run_in_a_database_is_found_again(config, url):

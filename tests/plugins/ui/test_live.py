@@ -199,7 +199,7 @@ async def test_a_token_that_is_refused_is_told_as_such():
     server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token="a" * 32)
     await server.start()
     host = server.endpoint.rpartition("@")[2].removeprefix("http://")
-    sources = DataSources(server_source(f"http://agl:{'b' * 32}@{host}", host))
+    sources = DataSources(server_source(f"http://agl:{'b' * 32}@{host}"))
     pages = Server(sources, is_open=True)
     status, text = await asyncio.to_thread(read, f"{pages.start()}s/server/rollouts")
     assert status == 403

@@ -71,8 +71,10 @@ def plan_part(
     said = {word: value for word, value in (said or {}).items() if value is not None}
     wanted = {OPTIONS.get(word, word): value for word, value in said.items()}
     if name == "store" and isinstance(spec, str) and "://" in spec:
-        option = "url" if spec.startswith(("postgres:", "postgresql:")) else "server_address"
-        spec = {"type": "postgres" if option == "url" else "client", option: spec}
+        scheme, rest = spec.split("://", 1)
+        is_server = scheme.lower() not in ("postgres", "postgresql")
+        address = {"server_address": spec} if is_server else {"url": f"postgresql://{rest}"}
+        spec = {"type": "client" if is_server else "postgres", **address}
     elif name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
         hint = f"give SqliteLightningStore({spec!r})"
         raise ConfigError(f"{where or name}: {spec!r} is no name of a store; {hint}")

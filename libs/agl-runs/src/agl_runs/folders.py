@@ -25,6 +25,8 @@ FILE: Final = "run.json"
 """What algorithms write down of the run in its folder: its id as ``run``, and the number of its
 starts as ``generation``."""
 STORE: Final = "store.db"
+STORES: Final = (STORE, "store.postgres")
+"""In a run's folder: its store, which is a file, or the folder of a PostgreSQL of its own."""
 CONFIG: Final = "config.yaml"
 """In a run's folder: the configuration with all values in force, without secrets."""
 LOCK: Final = "trainer.lock"

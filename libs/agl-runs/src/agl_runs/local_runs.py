@@ -8,26 +8,32 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from agl.cli.shared import read_and_close
 from agl.errors import ConfigError, DamagedRecordError, StoreError
 from agl.store.queries import DocumentQuery
-from agl_runs.finding import last_time, placed, stores_here
+from agl_runs.finding import last_time, last_write, open_server, placed, stores_here
 from agl_runs.folders import FILE, STORE, known_run
 from agl_runs.records import Run
-from agl_runs.store import KIND, runs_of
+from agl_runs.store import KIND, query_runs, runs_of
 from agl_sqlite.file import open_to_read
 from agl_sqlite.lookups import SqliteLookups
 
+_IN_SERVER = "its store is a PostgreSQL of its own, which starts for a command that names the run"
 
-def runs_here(folder: Path | None = None) -> list[Run]:
-    """The runs whose stores are under ``agl-runs``, or that of one folder; oldest first.
 
-    A store that cannot be read is a run with this problem.
+def runs_here(folder: Path | None = None, *, in_files: bool = False) -> list[Run]:
+    """The runs whose stores are under ``agl-runs``, or in one folder; oldest first.
+
+    A store that cannot be read is a run with this problem; and so is a PostgreSQL, if not in the
+    one folder. ``in_files`` leaves out those in a PostgreSQL.
     """
-    files = stores_here() if folder is None else [folder / STORE]
     found: list[Run] = []
-    for file in filter(Path.is_file, files):
+    for file in stores_here(folder):
         try:
-            found += runs_in(file)
+            if file.is_file() or (folder is not None and not in_files):
+                found += runs_in(file)
+            elif not in_files:
+                found.append(_unknown(file, _IN_SERVER))
         except StoreError as error:
             found.append(_unknown(file, str(error)))
     return sorted(found, key=last_time)
@@ -37,8 +43,10 @@ def runs_in(file: Path) -> list[Run]:
     """The runs of a store's file.
 
     Raises:
-        DamagedRecordError: It cannot be read.
+        StoreError: It cannot be read, or is a PostgreSQL that another process has.
     """
+    if file.is_dir():
+        return [placed(run, file) for run in read_and_close(open_server(file), query_runs)]
     try:
         with closing(open_to_read(file)) as connection:
             runs = runs_of(SqliteLookups(connection).query_documents(DocumentQuery(KIND)))
@@ -54,7 +62,7 @@ def _unknown(file: Path, problem: str) -> Run:
         run_id=file.parent.name if known is None else known[0],
         algorithm="",
         status="stopped",
-        create_time=(file if known is None else written).stat().st_mtime,
+        create_time=last_write(file if known is None else written),
         folder=str(file.parent.absolute()),
         problem=problem,
     )
@@ -75,6 +83,13 @@ def folder_here(run: Run) -> Path:
     return Path(run.folder)
 
 
+def whole(run: Run) -> Run:
+    """The same run, with what a PostgreSQL of its own has of it, which is started to be read."""
+    if run.problem != _IN_SERVER:
+        return run
+    return one_of(runs_here(Path(run.folder or "")), run.run_id)
+
+
 def one_of(runs: Iterable[Run], name: str) -> Run:
     """The run with this id, or the only one of whose id it is a part; a beginning goes first.
 
@@ -85,7 +100,7 @@ def one_of(runs: Iterable[Run], name: str) -> Run:
     for matches in (str.__eq__, str.startswith, str.__contains__):
         found = [run for run in known if matches(run.run_id, name)]
         if len(found) == 1:
-            return found[0]
+            return whole(found[0])
         if found:
             ids = ", ".join(run.run_id for run in found[-5:])
             if len({run.run_id for run in found}) == 1:

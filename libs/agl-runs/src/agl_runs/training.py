@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.plugins.recorder import RunRequest
+from agl.utils.secrets import HIDDEN
 from agl_runs.files import make_private_folder, write_whole
-from agl_runs.folders import CONFIG, RUNS, STORE, known_run, new_run_id
+from agl_runs.folders import CONFIG, RUNS, STORE, STORES, known_run, new_run_id
 from agl_runs.secrets import redact
 from agl_runs.store import query_runs
 
@@ -80,9 +82,9 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run | None":
 
     run_dir = None if file is None else file.config.run_dir
     where, by_name = f"in {run_dir!r}" if run_dir is not None else "under agl-runs", bool(name)
-    folder = Path(name).parent if Path(name).name == STORE else Path(name)
+    folder = Path(name).parent if Path(name).name in STORES else Path(name)
     if name and os.path.isdir(folder):  # one that is too long is none
-        runs = runs_here(folder) or _runs_of_folders(folder.glob(CONFIG))
+        runs = _runs_of_folders(folder.glob(CONFIG)) or runs_here(folder)
         name, where = "", f"in {name!r}"
     elif file is not None and file.config.store != RunConfig.store:
         runs, where = _runs_of_store(file, name), "in the store of the file"
@@ -90,7 +92,7 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run | None":
             place = Path(run_dir).absolute()
             runs = [run for run in runs if run.folder and Path(run.folder).absolute() == place]
     else:
-        runs = runs_here(None if run_dir is None else Path(run_dir))
+        runs = runs_here(None if run_dir is None else Path(run_dir), in_files=True)
         if file is None:
             runs += _runs_of_folders(Path(RUNS).glob(f"*{name}*/{CONFIG}"))
             runs.sort(key=last_time)
@@ -131,16 +133,16 @@ def _runs_of_folders(written: "Iterable[Path]") -> "list[Run]":
 
 def _runs_of_store(file: "ConfigFile", name: str) -> "list[Run]":
     from agl.plugins.parts import plan_part
-    from agl_runs.finding import last_time
+    from agl_runs.finding import last_time, stores_here
     from agl_runs.local_runs import runs_here, runs_in
 
     spec, run_dir = file.config.store, file.config.run_dir
     if isinstance(spec, dict) and spec.get("type", "sqlite") == "sqlite":
         path = spec.get("path")
         if path is None:  # options of the one in the run's folder
-            return runs_here(None if run_dir is None else Path(run_dir))
+            return runs_here(None if run_dir is None else Path(run_dir), in_files=True)
         return sorted(runs_in(Path(path)), key=last_time) if Path(path).is_file() else []
-    found = sorted(Path(RUNS).glob(f"*{name}*/store.*/"), key=os.path.getmtime)
+    found = [one for one in stores_here() if one.is_dir() and name in one.parent.name]
     folders = [one.parent for one in found] if run_dir is None else [Path(run_dir)]
     option: dict[str, Any] = {"path": str(folders[-1] / STORE)} if folders else {}
     store = plan_part("store", spec, where=file.where("store"), **option).build()
@@ -185,8 +187,8 @@ def run_here(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> Non
         asyncio.run(store.close())
         if trainer is not None and trainer.result.run_id:
             path = getattr(store, "path", None)
-            files = " ".join(str(one) for one, _ in file.layers)
-            _sum_up(trainer.result, path, folder, None if dry else files)
+            words = [*(str(one) for one, _ in file.layers), *file.overrides]
+            _sum_up(trainer.result, path, folder, None if dry else words)
         elif is_new and {one.stem for one in folder.iterdir()} <= {"config", "store"}:
             shutil.rmtree(folder)  # nothing was started
     if result.rollouts and "succeeded" not in result.rollouts:
@@ -198,8 +200,8 @@ def run_here(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> Non
         raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(result: "RunResult", path: str | None, folder: Path, file: str | None) -> None:
-    """Print what came of the run, and how it goes on with ``file`` if it is not at its end."""
+def _sum_up(result: "RunResult", path: str | None, folder: Path, words: list[str] | None) -> None:
+    """Print what came of the run that ``words`` began, and how it goes on if it has not ended."""
     print(result.summary)
     if path is not None:
         print(f"store        {path}")
@@ -207,10 +209,11 @@ def _sum_up(result: "RunResult", path: str | None, folder: Path, file: str | Non
         # What an error of the run says, the command says last.
         error = result.record.generations[-1].error if result.status == "stopped" else None
         note(f"run {result.run_id} {result.status}{f': {error}' if error else ''}")
-        if file is not None:
-            is_here = (folder / STORE).is_file()  # where a run is found without its file
-            name = folder if is_here and folder.parent != Path(RUNS) else result.run_id
-            note(f"to go on: agl run {'' if is_here else f'{file} '}--resume {name}")
+        if words is not None:
+            if HIDDEN not in (folder / CONFIG).read_text("utf-8"):
+                words = []  # all is in its folder
+            name = result.run_id if folder.parent == Path(RUNS) else str(folder)
+            note(f"to go on: agl run {redact(shlex.join([*words, '--resume', name]))}")
 
 
 def new_run(config: "RunConfig") -> RunRequest:

@@ -53,17 +53,17 @@ def command(
 ) -> None:
     """Show runs, rollouts, conversations and tokens in a browser.
 
-    STORE is a run (its id, a part of it, or its folder), a folder of runs, a store file, or the
-    address of a store server, http://HOST:PORT, with a reader's token in the environment variable
-    AGL_SERVER_TOKEN: other users of the machine see what stands in a command. Without STORE, all
-    runs under agl-runs are shown; with --export the newest is written. Nothing is changed, and a
-    run that is under way may be looked at.
+    STORE is a run (its id, a part of it, or its folder), a folder of runs, a store file, the
+    address of a PostgreSQL, or that of a store server, http://HOST:PORT, with a reader's token in
+    the environment variable AGL_SERVER_TOKEN: other users of the machine see what stands in a
+    command. Without STORE, all runs under agl-runs are shown; with --export the newest is written.
+    Nothing is changed, and a run that is under way may be looked at.
     """
     import asyncio
 
     from agl.errors import ConfigError
     from agl_http.addresses import is_loopback
-    from agl_http.tokens import without_token
+    from agl_runs.finding import stores_here
     from agl_runs.folders import RUNS, STORE
     from agl_ui.data_sources import DataSources, file_source, server_source
     from agl_ui.serving import serve
@@ -75,7 +75,7 @@ def command(
             "Serve on 127.0.0.1 and come through a tunnel: ssh -L PORT:127.0.0.1:PORT THIS-MACHINE"
         )
     path = Path(store or RUNS)
-    if store is None or (path.is_dir() and not (path / STORE).exists()):
+    if store is None or (path.is_dir() and not stores_here(path)):
         sources = DataSources(folder=path)
         if not sources.all():
             raise ConfigError(
@@ -83,7 +83,7 @@ def command(
                 "agl ui FILE, agl ui http://HOST:PORT"
             )
     elif "://" in store:
-        sources = DataSources(server_source(store, without_token(store)[0]))
+        sources = DataSources(server_source(store))
     else:
         sources = DataSources(file_source(store_file(path).absolute()))
     if folder is not None:

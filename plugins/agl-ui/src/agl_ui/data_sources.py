@@ -17,8 +17,8 @@ from agl_http.roles import ALLOWED
 from agl_http.tokens import without_token
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.ledger.documents import KIND as LEDGER, LOST
-from agl_runs.finding import last_time, placed
-from agl_runs.folders import RUNS, STORE
+from agl_runs.finding import last_time, open_server, placed
+from agl_runs.folders import RUNS, STORE, STORES
 from agl_runs.records import Run
 from agl_runs.store import KIND as RUNS_KIND, query_runs
 from agl_ui.read_only_store import ReadOnlyStore
@@ -39,7 +39,7 @@ class DataSource:
     title: str
     store: LightningStore
     file: Path | None = None
-    """None for a store behind a server."""
+    """None for one behind a server."""
     writer: LightningStore | None = None
     """What changes it, for what a person clicks; None where nothing may."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -195,16 +195,16 @@ class DataSources:
 
 def file_source(file: Path) -> DataSource:
     """The source of a store's file."""
-    name = file.absolute().parent.name if file.name == STORE else file.stem
+    name = file.absolute().parent.name if file.name in STORES else file.stem
+    if file.is_dir():
+        return DataSource(name, str(file), ReadOnlyStore(open_server(file)))
     return DataSource(name or "store", str(file), ReadOnlyStore(FileStore(file)), file)
 
 
-def server_source(url: str, title: str) -> DataSource:
-    """The source of a store behind a server; ``title`` is its address without a token."""
-    import agl
-
-    client = agl.LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
-    role = (without_token(url)[1] or "").partition(".")[0]
+def server_source(url: str) -> DataSource:
+    """The source of a store behind a server."""
+    client, (title, token) = open_server(url), without_token(url)
+    path = getattr(client, "path", None)  # of a PostgreSQL, without its password
     # A token of a lower role says so; which token of an admin it is, only its server knows.
-    writer = None if role in ALLOWED else client
-    return DataSource("server", title, ReadOnlyStore(client), writer=writer)
+    writer = None if path or (token or "").partition(".")[0] in ALLOWED else client
+    return DataSource("server", path or title, ReadOnlyStore(client), writer=writer)

@@ -115,6 +115,7 @@ class ConfigFile:
     """The files that lie over each other; ``path`` is the first."""
     environments: dict[str, str] = field(default_factory=dict[str, str])
     """Side -> the virtual environment that runs it; see ``apart``."""
+    overrides: Sequence[str] = ()
 
     def where(self, *keys: object) -> str:
         """What messages about a key begin with."""
@@ -227,8 +228,8 @@ def configured(
     where = f"{(read_from or path).name}:"
     with naming(layers):
         converted = validate(RunConfig, expand(values, where), where)
-    environments = take_environments(converted)
-    return ConfigFile(path, RunConfig(**converted), values, read_from, layers, environments)
+    sides = take_environments(converted)
+    return ConfigFile(path, RunConfig(**converted), values, read_from, layers, sides, overrides)
 
 
 def check_config(file: ConfigFile, *, run_dir: Path, dry: bool = False) -> CheckedConfig:

@@ -69,7 +69,8 @@ def command(
     all.
     """
     if form == "store":
-        if url is not None:
+        store = None if url else open_store(path, None)
+        if not isinstance(store, FileStore):
             raise click.UsageError(
                 "--as store reads a file: a server tells neither the keys of rollouts nor which "
                 "kinds of documents it has. Export with --path where the server's file lies; it "
@@ -79,8 +80,6 @@ def command(
             raise click.UsageError("--as store writes all of a file: it takes --path and -o only")
         if out is not None and out.suffix != ".jsonl":
             raise click.UsageError(f"{out}: --as store writes JSON lines; give a .jsonl file")
-        store = open_store(path, None)
-        assert isinstance(store, FileStore)
         with open_writer(out, {}) as write:
             read_and_close(store, lambda _: write_store(store, write))
         return

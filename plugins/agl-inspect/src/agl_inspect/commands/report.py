@@ -13,6 +13,7 @@ from agl_inspect.report.text import summary_text
 from agl_inspect.runs.facts import run_facts
 from agl_inspect.runs.lookup import file_of, find_run, read_store_of, runs_of_store
 from agl_runs.finding import last_time
+from agl_runs.local_runs import whole
 from agl_views.tables.stores import store_options
 
 
@@ -33,7 +34,7 @@ def command(
         known = sorted(runs_of_store(*where), key=last_time)
         if not known:
             raise ConfigError("there is no run here. See: agl runs")
-        found = known[-1]
+        found = whole(known[-1])
     else:
         found = find_run(run, where)
     facts = read_store_of(found, where, lambda store: run_facts(store, run=found))

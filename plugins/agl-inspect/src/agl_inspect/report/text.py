@@ -13,7 +13,7 @@ from agl.utils.text import printable
 from agl_inspect.figures import entry, number
 from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_inspect.runs.facts import HeldOut, RunFacts
-from agl_runs.folders import RUNS, STORE
+from agl_runs.folders import RUNS, STORES
 
 LABEL = 13
 """Columns of the names at the left."""
@@ -37,7 +37,9 @@ def summary_text(
         if name == "curve":
             lines += ["", *_curve(facts, min(width, WIDEST_CURVE)), ""]
             continue
-        lines += entry(name, printable(text).replace("\n", " "), width, LABEL)
+        text = printable(text).replace("\n", " ")
+        is_command = text.startswith("agl ")  # which a shell reads from one line
+        lines += entry(name, text, LABEL + len(text) if is_command else width, LABEL)
     return "\n".join(lines)
 
 
@@ -185,8 +187,8 @@ def next_commands(facts: RunFacts) -> list[str]:
             found.append(f"agl serve {shlex.quote(near(model))}")
     if facts.store_path is None:
         return found
-    path, folder = Path(facts.store_path), facts.result.folder
-    is_found = path.absolute().parent.parent == Path(RUNS).absolute() and path.name == STORE
+    path = Path(facts.store_path)
+    is_found = path.absolute().parent.parent == Path(RUNS).absolute() and path.name in STORES
     # With the place at all times: without it a newer run, or one beside this one, would answer.
     where = f" --path {shlex.quote(near(str(path.parent if is_found else path)))}"
     if "://" in facts.store_path:
@@ -194,9 +196,8 @@ def next_commands(facts: RunFacts) -> list[str]:
     if facts.result.failures:
         found.append(f"agl show {facts.result.failures[0].rollout_id}{where}")
     found.append(f"agl rollouts --sort reward{where}")
-    if is_found or folder is not None:
-        run = facts.result.run_id if is_found else shlex.quote(near(str(folder)))
-        found.append(f"agl report {run}")
+    if is_found or facts.run is not None:
+        found.append(f"agl report {facts.result.run_id}{'' if is_found else where}")
     return found
 
 

@@ -85,10 +85,10 @@ def copy_of_store(run: Run, where: Where) -> Generator[tuple[LightningStore, str
     ``DamagedRecordError``.
     """
     path, url = where
-    if url is not None:
-        yield open_store(None, url), url
+    file = None if url else file_of(run, path).absolute()
+    if file is None or file.is_dir():
+        yield open_store(file, url), url or str(file)
         return
-    file = file_of(run, path).absolute()
     with TemporaryDirectory(prefix="agl-copy-") as scratch:
         copy = Path(scratch) / STORE
         copy.touch(mode=0o600)
@@ -128,7 +128,7 @@ def run_row(run: Run) -> dict[str, Any]:
     return {
         "run": run.run_id,
         "algorithm": run.algorithm,
-        "state": shown_status(run),
+        "state": None if run.problem else shown_status(run),
         "starts": len(run.generations) or None,
         "step": metrics.step,
         "reward": metrics.last_reward,
