@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -334,3 +335,32 @@ def test_commands_of_skypilot_run_a_run(agl, file, shells):
     assert [node.returncode for node in nodes] == [0, 0], outputs
     (run,) = runs_here(shells.folder / "task")
     assert run.status == "finished"
+
+
+WAITS = """#!{python}
+import signal, time
+from pathlib import Path
+
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append(time.monotonic()))
+Path("begun").touch()
+while len(signals) < 2:
+    time.sleep(0.01)
+assert signals[1] - signals[0] > 0.5, signals
+raise SystemExit(143)
+"""
+
+
+@pytest.mark.timeout(30)
+def test_slurm_ends_an_algorithm_that_waits_for_runners_that_are_gone(agl, file):
+    succeeds(agl, "launch", "--slurm", "agl.yaml", "--grace", "2", "-o", "run.sh")
+    # The run waits for rollouts, and so ends at the second signal alone; each runner dies.
+    Path("agl").write_text(WAITS.format(python=sys.executable))
+    Path("srun").write_text("#!/bin/sh\nuntil [ -e begun ]; do sleep 0.1; done\nexit 1\n")
+    Path("scontrol").write_text("#!/bin/sh\ntouch queued\n")
+    for name in ("agl", "srun", "scontrol"):
+        Path(name).chmod(0o755)
+    about = {"PATH": f"{Path.cwd()}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
+    done = subprocess.run(["bash", "run.sh"], env={**os.environ, **about}, capture_output=True)
+    assert done.returncode == 143, done
+    assert not Path("queued").exists()

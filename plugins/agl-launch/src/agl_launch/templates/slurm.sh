@@ -39,8 +39,8 @@ trap 'kill -TERM $algorithm' TERM
 while kill -0 $algorithm && kill -0 $runners; do
   wait -n $algorithm $runners
 done 2> /dev/null
-# If no runner is left, the algorithm would wait for ever.
-kill -TERM $algorithm 2> /dev/null
+# If no runner is left, the algorithm would wait for ever: it stops where it can, and later at once.
+{ kill -TERM $algorithm && sleep %{half} && kill -TERM $algorithm; } 2> /dev/null &
 while kill -0 $algorithm 2> /dev/null; do
   wait $algorithm
 done
