@@ -295,3 +295,19 @@ def test_run_goes_on_when_the_reader_of_its_log_is_gone(project, lines):
     [run] = runs_here()
     assert run.status == "finished"
     assert len(Path(run.folder or "", "metrics.jsonl").read_text().splitlines()) == 4
+
+
+AWAY = """
+import agl
+
+class Away(agl.InMemoryLightningStore):
+    def __init__(self):
+        raise agl.errors.StoreUnavailableError("nobody answers")
+"""
+
+
+@pytest.mark.parametrize("how", [(), ("--resume",)], ids=["begins", "goes on"])
+def test_store_that_is_away_is_no_wrong_request(agl, project, how):
+    (project / "runs_away.py").write_text(AWAY)
+    result = agl("run", "agl.yaml", "store=runs_away:Away", "run_dir=there", *how)
+    assert (result.code, result.err.splitlines()[-1]) == (1, "agl: agl.yaml: store: nobody answers")

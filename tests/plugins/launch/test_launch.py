@@ -14,9 +14,11 @@ import yaml
 from tests.run_project import CONFIG, refuses, succeeds
 from tests.waiting import free_port
 
+from agl_http.tokens import Tokens
 from agl_runs.local_runs import runs_here
 
 SYSTEMS = ("--slurm", "--k8s", "--skypilot")
+TOKEN = "a-token-of-this-test"
 RAY = "strategy={type: ray, address: auto, resources: {cpu: 0.5, gpu: 0.25}}"
 README = Path(__file__).parents[3] / "plugins/agl-launch/README.md"
 MANY = ("--name", "My Run", "--machines", "3", "--cpus", "8", "--memory", "64")
@@ -42,6 +44,9 @@ def test_kubernetes_takes_the_jobs(agl, file, options):
     found = launched(agl, "--k8s", *options)
     for one in found:
         validate(one, "1.37", strict=True)
+    for job in found[2:]:  # a wrong request is not tried again
+        (wrong,) = [one for one in job["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in one]
+        assert (wrong["action"], wrong["onExitCodes"]["values"][0]) == ("FailJob", 2)
     kinds = [one["kind"] for one in found]
     assert kinds == ["PersistentVolumeClaim", "Service", "Job", "Job"]
     claim, service, algorithm, runner = found
@@ -176,6 +181,34 @@ def test_secret_of_the_file_stands_in_no_written_file(agl, file, monkeypatch, sy
     assert ("MY_KEY" in text) == (system != "--slurm")  # where the environment goes with the job
 
 
+def test_runners_of_kubernetes_have_a_secret_without_what_the_algorithm_needs(
+    agl, file, monkeypatch
+):
+    monkeypatch.setenv("AGENT", "runs_agent:agent")
+    for name in ("MY_KEY", "DATABASE"):
+        monkeypatch.setenv(name, "a-secret-text")
+    with file.open("a") as more:
+        more.write("store: postgresql://agl:${DATABASE}@here/agl\n")
+        more.write("resources: {llm: {type: llm, endpoint: x, model: m, api_key: '${MY_KEY}'}}\n")
+    text = succeeds(agl, "launch", "--k8s", "agl.yaml", "--name", "r", "agent=${AGENT}").out
+    head, *documents = text.split("\n---\n")
+    made = dict(re.findall("generic (r-[a-z]+) (.*)", head))
+    names = {key: re.findall(r"--from-literal=(\w+)=", value) for key, value in made.items()}
+    assert names == {
+        "r-secrets": ["AGL_SERVER_TOKEN", "AGENT", "DATABASE", "MY_KEY"],
+        "r-runner": ["AGL_SERVER_TOKEN", "AGENT"],
+    }
+    assert '"$(agl token runner)"' in made["r-runner"]
+    assert ["name: r-secrets" in one for one in documents[1:]] == [True, False]
+    assert ["name: r-runner" in one for one in documents[1:]] == [False, True]
+    # With that alone, a pod's command finds nothing wrong.
+    (command,) = re.findall("agl run (.*) & runner", documents[-1])
+    for name in ("MY_KEY", "DATABASE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
+    succeeds(agl, "config", *shlex.split(command))
+
+
 @pytest.mark.parametrize(
     ("words", "arguments"),
     [
@@ -271,10 +304,10 @@ class Shells:
         for there, here in (("/runs/", f"{self.folder}/"), (":4747", f":{self.port}")):
             text = text.replace(there, here)
         text = re.sub(r"PORT=\d+", f"PORT={self.port}", text).replace("sleep 10", "sleep 0.1")
-        here = {"AGL_SERVER_TOKEN": "a-token-of-this-test", "AGL_SERVER_PORT": self.port}
+        about = {"AGL_SERVER_TOKEN": TOKEN, **environment, "AGL_SERVER_PORT": self.port}
         process = subprocess.Popen(
             ["sh", "-c", text],
-            env={**os.environ, **environment, **here},
+            env={**os.environ, **about},
             stderr=subprocess.STDOUT,
             stdout=subprocess.PIPE,
             text=True,
@@ -297,6 +330,7 @@ def shells(tmp_path):
 @pytest.mark.timeout(300)
 def test_commands_of_kubernetes_run_a_run_through_a_pod_that_is_replaced(agl, file, shells):
     name = "127.0.0.1"
+    secrets = {"r-secrets": {}, "r-runner": {"AGL_SERVER_TOKEN": Tokens(TOKEN).issue("runner")}}
     _, _, algorithm, runner = launched(agl, "--k8s", "algorithm.steps=3", "--name", "r")
 
     def start(job: dict) -> subprocess.Popen[str]:
@@ -304,7 +338,8 @@ def test_commands_of_kubernetes_run_a_run_through_a_pod_that_is_replaced(agl, fi
         values = {one["name"]: one["value"] for one in container["env"]}
         host = {"r": name, "0.0.0.0": name}[values["AGL_SERVER_HOST"]]
         text = container["args"][0].replace("http://r:", f"http://{name}:")
-        return shells.start(text, **values | {"AGL_SERVER_HOST": host})
+        (secret,) = [one["secretRef"]["name"] for one in container["envFrom"]]
+        return shells.start(text, **values | secrets[secret] | {"AGL_SERVER_HOST": host})
 
     pod = start(runner)  # it waits for a store
     first = start(algorithm)
@@ -335,6 +370,11 @@ def test_commands_of_skypilot_run_a_run(agl, file, shells):
     assert [node.returncode for node in nodes] == [0, 0], outputs
     (run,) = runs_here(shells.folder / "task")
     assert run.status == "finished"
+    # A machine that cannot import the agent says so, as others work without it.
+    text = text.replace("agl run agl.yaml", "agl run agl.yaml agent=nowhere:x")
+    lame = shells.start(text, **own, SKYPILOT_NODE_RANK="1")
+    output = lame.communicate()[0]
+    assert (lame.returncode, "no module 'nowhere'" in output) == (2, True)
 
 
 WAITS = """#!{python}
@@ -342,6 +382,7 @@ import signal, time
 from pathlib import Path
 
 signals = []
+signal.alarm(20)
 signal.signal(signal.SIGTERM, lambda *_: signals.append(time.monotonic()))
 Path("begun").touch()
 while len(signals) < 2:

@@ -8,6 +8,7 @@ import pytest
 
 from agl.errors import ConfigError
 from agl_http.server import bind
+from agl_http.tokens import Tokens
 from agl_server.server import LightningStoreServer
 
 from .store_calls import ask, get, post, serving
@@ -78,3 +79,12 @@ async def test_only_given_origins_may_call_from_a_page(store):
         preflight["Origin"] = "https://elsewhere.example"
         async with http.options("/v1/agl/rollouts", headers=preflight) as response:
             assert "Access-Control-Allow-Origin" not in response.headers
+
+
+def test_token_is_made_before_its_server_runs(agl, monkeypatch):
+    monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
+    refused = agl("token", "runner")
+    assert (refused.code, "set AGL_SERVER_TOKEN, or" in refused.err) == (2, True)
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "s3cret-long-enough")
+    token = agl("token", "runner").out.strip()
+    assert Tokens("s3cret-long-enough").read(token).role == "runner"

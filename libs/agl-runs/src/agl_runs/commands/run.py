@@ -26,6 +26,7 @@ def command(
     file: Path | None, overrides: tuple[str, ...], resume: str | None, side: bool, **given: bool
 ) -> None:
     """Train what FILE says, with files that lie over it and overrides as algorithm.beam_width=4."""
+    from agl.errors import RunError, StoreUnavailableError
     from agl_runs.training import resume_run, run_here, train
 
     if side:  # agl run has started it for one side of a run, and tells it what
@@ -40,8 +41,12 @@ def command(
         overrides, resume = (resume, *overrides), ""
     if resume and file is None and resume.endswith((".yaml", ".yml")):
         file, resume = Path(resume), ""
-    if resume is not None:
-        return resume_run(file, overrides, resume, **given)
-    if file is None:
+    if resume is None and file is None:
         raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
-    return train(file, overrides, dry=False, **given)
+    try:
+        if resume is not None:
+            return resume_run(file, overrides, resume, **given)
+        assert file is not None
+        return train(file, overrides, dry=False, **given)
+    except StoreUnavailableError as error:  # it may be back when a cluster starts this again
+        raise RunError(str(error)) from error

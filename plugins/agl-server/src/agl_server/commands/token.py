@@ -10,15 +10,23 @@ if TYPE_CHECKING:
 
 @click.command("token")
 @click.argument("role", type=click.Choice(["admin", "runner", "reader"]))
-@click.option("--url", required=True, help="Store server; an admin's token is in AGL_SERVER_TOKEN.")
+@click.option("--url", help="Store server, with which the token is printed as one address.")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), help="How long it is good for.")
-def command(role: "Role", url: str, hours: float | None) -> None:
-    """Make a token of ROLE, and print the address with it."""
+def command(role: "Role", url: str | None, hours: float | None) -> None:
+    """Make a token of ROLE, by the admin's in AGL_SERVER_TOKEN, and print it."""
     from agl.cli.shared import read_and_close
-    from agl_http.tokens import issue_token, with_token
+    from agl.env import LightningEnvVar, resolve_str_env_var
+    from agl_http.tokens import Tokens, issue_token, with_token
     from agl_server.client import LightningStoreClient
 
-    client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
     seconds = None if hours is None else hours * 3600
-    token = read_and_close(client, lambda store: issue_token(store, role, seconds=seconds))
-    click.echo(with_token(client.server_address, token))
+    if url is None:  # no server need run: those with this admin's token know the new one
+        admin = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN)
+        if not admin:
+            raise click.UsageError("set AGL_SERVER_TOKEN, or give the --url of a store server")
+        text = Tokens(admin).issue(role, seconds=seconds)
+    else:
+        client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+        token = read_and_close(client, lambda store: issue_token(store, role, seconds=seconds))
+        text = with_token(client.server_address, token)
+    click.echo(text)
