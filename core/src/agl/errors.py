@@ -1,9 +1,8 @@
 """Every error that agl raises on purpose, as one tree under ``AglError``.
 
 A command ends with exit code 2 where the request was wrong (``ConfigError``, ``PluginError``,
-``InvalidQueryError``, ``StoreUnavailableError``), and with 1 where the run failed, which for ``agl
-run`` a store that is away is, too. Each error takes one argument, the message, and so survives
-pickling.
+``InvalidQueryError``, ``StoreUnavailableError``), and with 1 where the run failed, also if ``agl
+run`` has no store. Each error takes one argument, the message, and so survives pickling.
 """
 
 

@@ -109,6 +109,8 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
     What an orphan ran goes back into the queue, also from its last attempt: nobody is there to run
     it now, and who goes on with the run will.
     """
+    if not died.pid:  # it had not begun
+        return
     name = _name_of(died)
     failure = Failure(
         boundary="lost", type="RunnerDied", message=f"runner process {name} died: {died.message}"

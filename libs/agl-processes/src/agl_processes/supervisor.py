@@ -52,7 +52,7 @@ class RunnerDied:
     """A runner process ended without having finished; its running attempts are lost."""
 
     worker_id: int
-    pid: int
+    pid: int  # 0 if none had begun
     message: str
     """What it raised, or a description of the exit code."""
     given_up: bool

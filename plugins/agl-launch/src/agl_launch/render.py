@@ -27,10 +27,9 @@ SET_BY_THE_LAUNCHER = {
     "ray": ("address", "server_host"),
 }
 """Strategy -> its options that would go before what a launched process gets from its cluster."""
-OF_ALGORITHM = {
-    one: f"{one}=null" for one in ("adapter", "algorithm", "gateway", "resources", "train", "val")
-} | {"store": "store=memory"}
-"""Key that a runner has no use for -> the override with which it does without its secrets."""
+OF_ALGORITHM = "adapter", "algorithm", "gateway", "resources", "store", "train", "val"
+"""Keys that runners do not use; the command of a runner replaces those that need secrets."""
+LITERAL = ' --from-literal={0}="${0}"'
 GPUS = {
     "slurm": (r"([\w.-]+:)?[0-9]+", "a number, or TYPE:NUMBER"),
     "k8s": (r"[0-9]+", "a number; write a nodeSelector for the type into the file"),
@@ -106,7 +105,8 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     name = re.sub(r"[^a-z0-9]+", "-", (options["name"] or path.resolve().parent.name).lower())
     name = re.sub(r"^-*(?=[0-9]|$)", "agl-", name).strip("-")[:40].strip("-")
     variables = _variables(file.values)
-    hidden = {key: value for key, value in OF_ALGORITHM.items() if _variables(file.values.get(key))}
+    hidden = [one for one in OF_ALGORITHM if _variables(file.values.get(one))]
+    replaced = [f"{one}={'memory' if one == 'store' else 'null'}" for one in hidden]
     of_runner = {key: value for key, value in file.values.items() if key not in hidden}
     words = [str(path), *overrides]
     if system != "slurm":  # it starts in the folder of the file
@@ -122,7 +122,7 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
         folder=json.dumps(str(path.parent)),
         name=name,
         run=shlex.join(["agl", "run", *words]),
-        run_of_runner=shlex.join(["agl", "run", *words, *hidden.values()]),
+        run_of_runner=shlex.join(["agl", "run", *words, *replaced]),
         run_dir=shlex.quote(f"run_dir={run_dir}") if run_dir else OWN_RUN_DIR,
         minutes=round(options["hours"] * 60) if system == "slurm" else 0,
         half=options["grace"] // 2,
@@ -132,8 +132,8 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
         gpu_line=f"#SBATCH --gpus-per-node={options['gpus']}\n" if gpus != "0" else "",
         accelerators=options["gpus"] if gpus != "0" else "null",
         managed=int(is_served),
-        literals=_literals(variables),
-        literals_of_runner=_literals(_variables(of_runner)),
+        literals="".join(map(LITERAL.format, variables)),
+        literals_of_runner="".join(map(LITERAL.format, _variables(of_runner))),
         secrets="".join(f"  {one}: null\n" for one in variables),
         options="".join(f" --secret {one}" for one in variables),
     )
@@ -142,10 +142,6 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
 def _variables(values: object) -> list[str]:
     """What stands as ``${NAME}`` in the values; each process has an AGL_SERVER_TOKEN anyway."""
     return sorted({*re.findall(r"(?<!\$)\$\{(\w+)\}", f"{values}")} - {"AGL_SERVER_TOKEN"})
-
-
-def _literals(variables: Sequence[str]) -> str:
-    return "".join(f' --from-literal={one}="${one}"' for one in variables)
 
 
 def _strategy_options(file: ConfigFile, system: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import agl
-from agl.errors import ConfigError, StoreError
+from agl.errors import ConfigError, StoreUnavailableError
 from agl.utils.logs import setup_logging
 from agl.utils.text import capped
 from agl_processes.runner_process import FINISHED
@@ -50,6 +50,7 @@ class Job:
     timeouts: tuple[float, float]
     work: tuple[Any, ...]  # the rest of ``Work``
     reader_token: str
+    is_served: bool  # the store is the run's, so that its runners are all there are
 
 
 def start(run: Connection, run_pid: int) -> None:
@@ -126,6 +127,7 @@ class _Actors:
         """Each that Ray has taken, by the first of its runners."""
         self._starting: dict[int, int] = {}
         """How many runners are on their way."""
+        self._store = agl.LightningStoreClient(job.work[1], token=job.reader_token)
         self._queued, self._has_run, self._end = 0, False, asyncio.Event()
         self.because: str | None = None
         """Why there are no actors, where Ray refuses them."""
@@ -141,6 +143,8 @@ class _Actors:
             for first in range(begin, end, size)
         }
         beside = [asyncio.create_task(one) for one in (self._follow_queue(), self._look_for_room())]
+        for task in (*beside, *tasks.values()):
+            task.add_done_callback(self._end_with)
         ends = asyncio.create_task(self._end.wait())
         over = [asyncio.create_task(asyncio.wait(tasks.values())), ends]
         await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
@@ -165,12 +169,17 @@ class _Actors:
             os._exit(1)
         self._end.set()
 
+    def _end_with(self, task: asyncio.Task[None]) -> None:
+        """End with the error of a task: without it, runners would not come any more."""
+        if not task.cancelled() and (error := task.exception()) and not self._end.is_set():
+            self.because = f"{type(error).__name__}: {error}"
+            self._end.set()
+
     async def _follow_queue(self) -> None:
-        store = agl.LightningStoreClient(self._job.work[1], token=self._job.reader_token)
         while self._job.min_runners < self._job.n_runners:
-            with contextlib.suppress(StoreError):
-                queued = await store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
-                self._queued = queued.total
+            with contextlib.suppress(StoreUnavailableError):
+                query = self._store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)
+                self._queued = (await query).total
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look_for_room(self) -> None:
@@ -207,7 +216,7 @@ class _Actors:
                 await asyncio.sleep(LOOK_SECONDS)
             self._starting[first] = len(numbers)
             actor: Any = None
-            has_run, running = False, dict[int, RunnerStarted]()
+            running = dict[int, RunnerStarted]()
             try:
                 actor = self._actor.remote(Work(numbers, leaves, *self._job.work))
                 self._actors[first] = actor
@@ -215,7 +224,7 @@ class _Actors:
                     running.pop(getattr(said, "worker_id", -1), None)
                     if isinstance(said, RunnerStarted):
                         running[said.worker_id] = said
-                        self._has_run = has_run = True
+                        self._has_run = True
                         self._starting.pop(first, None)
                     if not isinstance(said, AllEnded):
                         self._run.send(said)
@@ -229,7 +238,7 @@ class _Actors:
                 if (root := _ROOT.search(said)) and root[0] not in why:
                     why = f"{root[0]} ({why})"
             except Exception as error:
-                if actor is not None:  # Ray is lost, and what ran is nobody's fault
+                if actor is not None:  # as when Ray is lost; what ran is nobody's fault
                     traceback.print_exc()
                     os._exit(1)
                 self.because = f"Ray starts no actor: {type(error).__name__}: {error}"
@@ -242,17 +251,30 @@ class _Actors:
                     self._ray.kill(actor)
             if why in (FINISHED, LEFT):
                 continue
-            vain_starts = 0 if has_run else vain_starts + 1
+            has_claimed, lost = await self._lost(numbers, running)
+            vain_starts = 0 if has_claimed else vain_starts + 1
             given_up = vain_starts == MAX_VAIN_STARTS
             is_replaced = not given_up and not self._end.is_set()
-            lost = list(running.values())
-            if not has_run:
-                lost = [RunnerStarted(first, 0, "which had not begun")]
-            for one in lost:
+            for one in lost or [RunnerStarted(first, 0, "which had not begun")]:
                 about = one.worker_id, one.pid, why, given_up
                 self._run.send(RunnerDied(*about, name=one.name, is_replaced=is_replaced))
         if not self._has_run:  # nor would the others
             self._end.set()
+
+    async def _lost(self, numbers: range, running: dict[int, RunnerStarted]) -> tuple[bool, Any]:
+        """Whether runners of an actor that died had claimed, and each as it was started."""
+        lost, has_claimed = {str(one.name): one for one in running.values()}, bool(running)
+        with contextlib.suppress(StoreUnavailableError):
+            workers = [await self._store.get_worker_by_id(name) for name in lost]
+            has_claimed = any(one is not None and one.last_dequeue_time for one in workers)
+            open_now = await self._store.query_rollouts(status_in=["preparing", "running"])
+            for rollout in open_now if self._job.is_served else ():
+                name = isinstance(rollout, agl.AttemptedRollout) and rollout.attempt.worker_id
+                found = re.fullmatch(r".*-(\d+)-(\d+)", name or "")
+                if found and int(found[2]) in numbers:  # also of a start that was not reported
+                    has_claimed = True
+                    lost[found[0]] = RunnerStarted(int(found[2]), int(found[1]), found[0])
+        return has_claimed, list(lost.values())
 
 
 def _answer(reference: Any) -> asyncio.Future[Any]:

@@ -128,7 +128,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             stop,
             self.graceful_timeout + self.terminate_timeout + END_SECONDS,
             on_report=reports.deliver,
-            lost=f"the connection to Ray at {self.address} is lost, as when its head dies",
+            lost=f"what keeps them on Ray at {self.address} has ended, as when Ray's head dies",
         )
 
     async def on_reached(self, store: LightningStore, supervisor: Supervisor) -> None:
@@ -155,6 +155,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             timeouts,
             (self._pickled, url, token, path, variables, level, timeouts),
             await issue_token(store, "reader"),
+            is_served,
         )
         supervisor.send(job)
 

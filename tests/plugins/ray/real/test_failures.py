@@ -254,7 +254,7 @@ def test_head_that_is_killed_ends_the_run_which_goes_on(scene, monkeypatch):
         assert run.wait(timeout=120) == 1, scene.errors.read_text()
         said = scene.errors.read_text()
         address = (scene.folder / "address").read_text()
-        assert f"no runner is left; the connection to Ray at {address} is lost" in said
+        assert f"no runner is left; what keeps them on Ray at {address} has ended" in said
         # When the other node misses its head, too.
         assert wait_until(lambda: not (scene.left() or runner.is_running()))
     (scene.folder / "go").touch()

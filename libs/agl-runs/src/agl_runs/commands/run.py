@@ -41,12 +41,11 @@ def command(
         overrides, resume = (resume, *overrides), ""
     if resume and file is None and resume.endswith((".yaml", ".yml")):
         file, resume = Path(resume), ""
-    if resume is None and file is None:
-        raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
     try:
         if resume is not None:
             return resume_run(file, overrides, resume, **given)
-        assert file is not None
+        if file is None:
+            raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
         return train(file, overrides, dry=False, **given)
     except StoreUnavailableError as error:  # it may be back when a cluster starts this again
         raise RunError(str(error)) from error

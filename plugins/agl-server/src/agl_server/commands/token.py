@@ -20,13 +20,10 @@ def command(role: "Role", url: str | None, hours: float | None) -> None:
     from agl_server.client import LightningStoreClient
 
     seconds = None if hours is None else hours * 3600
-    if url is None:  # no server need run: those with this admin's token know the new one
-        admin = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN)
-        if not admin:
-            raise click.UsageError("set AGL_SERVER_TOKEN, or give the --url of a store server")
-        text = Tokens(admin).issue(role, seconds=seconds)
-    else:
-        client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
-        token = read_and_close(client, lambda store: issue_token(store, role, seconds=seconds))
-        text = with_token(client.server_address, token)
-    click.echo(text)
+    if url is None:  # servers with this admin's token will know it
+        admin = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN, fallback="")
+        click.echo(Tokens(admin).issue(role, seconds=seconds))
+        return
+    client = LightningStoreClient(url, retry_delays=(0.1, 0.5, 1.0))
+    token = read_and_close(client, lambda store: issue_token(store, role, seconds=seconds))
+    click.echo(with_token(client.server_address, token))
