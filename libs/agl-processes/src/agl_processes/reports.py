@@ -109,15 +109,13 @@ async def mark_lost(store: LightningStore, died: RunnerDied) -> None:
     What an orphan ran goes back into the queue, also from its last attempt: nobody is there to run
     it now, and who goes on with the run will.
     """
-    if not died.pid:  # it had not begun
-        return
     name = _name_of(died)
     failure = Failure(
         boundary="lost", type="RunnerDied", message=f"runner process {name} died: {died.message}"
     )
     # A worker's current attempt is the newest that it has not ended; the next one follows it.
     seen: set[str] = set()
-    while (worker := await store.get_worker_by_id(name)) is not None:
+    while died.pid and (worker := await store.get_worker_by_id(name)) is not None:
         rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
         if rollout_id is None or attempt_id is None or attempt_id in seen:
             return

@@ -134,8 +134,8 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
         managed=int(is_served),
         literals="".join(map(LITERAL.format, variables)),
         literals_of_runner="".join(map(LITERAL.format, _variables(of_runner))),
-        secrets="".join(f"  {one}: null\n" for one in variables),
-        options="".join(f" --secret {one}" for one in variables),
+        secrets="".join(f"  {one}: null\n" for one in ("AGL_SERVER_TOKEN", *variables)),
+        options=" ".join(f"--secret {one}" for one in ("AGL_SERVER_TOKEN", *variables)),
     )
 
 

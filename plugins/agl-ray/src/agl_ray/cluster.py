@@ -266,14 +266,14 @@ class _Actors:
         lost, has_claimed = {str(one.name): one for one in running.values()}, bool(running)
         with contextlib.suppress(StoreUnavailableError):
             workers = [await self._store.get_worker_by_id(name) for name in lost]
-            has_claimed = any(one is not None and one.last_dequeue_time for one in workers)
             open_now = await self._store.query_rollouts(status_in=["preparing", "running"])
             for rollout in open_now if self._job.is_served else ():
                 name = isinstance(rollout, agl.AttemptedRollout) and rollout.attempt.worker_id
                 found = re.fullmatch(r".*-(\d+)-(\d+)", name or "")
                 if found and int(found[2]) in numbers:  # also of a start that was not reported
-                    has_claimed = True
                     lost[found[0]] = RunnerStarted(int(found[2]), int(found[1]), found[0])
+            began = [one for one in workers if one is not None and one.last_dequeue_time]
+            has_claimed = bool(began) or len(lost) > len(workers)
         return has_claimed, list(lost.values())
 
 
