@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 import agl
 from agl.errors import ConfigError
-from agl_sandbox import DockerSandbox, filesystem_view, shipping
-from agl_sandbox.forwarding import routes_to
+from agl_sandbox import docker, filesystem_view, shipping
+from agl_sandbox.docker import DockerSandbox
+from agl_sandbox.forwarding import Forwarder, Routes, routes_to
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")
 sys.path.insert(0, str(Path(__file__).parents[2] / "attack" / "walled"))
@@ -40,8 +42,6 @@ else:
 class StandInSandbox(DockerSandbox):
     """Its containers are processes of this machine."""
 
-    sockets = None  # where they are
-
     async def start(self, agent: agl.LitAgent[Any], tracer: agl.Tracer) -> None:
         self._shipment = shipping.pack(agent, tracer, by_name=True)
         self.findings = {}
@@ -58,8 +58,15 @@ def program(tmp_path):
 
 
 @pytest.fixture
-def run(program, store):
+def run(program, store, monkeypatch):
     """Runs one task, and gives its rollout and spans."""
+    listen = docker._sockets
+
+    def listen_where_containers_are(folder, routes):
+        monkeypatch.setattr(docker, "SOCKETS", folder)
+        return listen(folder, routes)
+
+    monkeypatch.setattr(docker, "_sockets", listen_where_containers_are)
 
     async def run_one(task: Any, timeout: float | None = None, **resources: Any) -> Any:
         await store.add_resources(resources)
@@ -98,7 +105,10 @@ async def test_connections_come_out_through_the_sockets(run, monkeypatch):
             assert (host, wanted) == ("127.9.9.9", port)
             return await asyncio.open_connection("127.0.0.1", port)
 
-        monkeypatch.setattr("agl_sandbox.forwarding.connect_outside", outside)
+        def forwarder(routes: Routes) -> Forwarder:
+            return Forwarder([partial(outside, *target) for target in routes.targets])
+
+        monkeypatch.setattr(Routes, "forwarder", forwarder)
         # The model does not listen at this address: who reaches it came through the sockets.
         llm = agl.LLM(endpoint=f"http://127.9.9.9:{port}/v1", model="echo")
         rollout, spans = await run({"do": "ask_model"}, llm=llm)
@@ -215,7 +225,9 @@ def test_the_command_line_forbids_what_docker_can_forbid(program):
 def test_without_docker_it_says_what_to_do(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"no program 'docker' here.*isolation 'process'"):
-        agl.Trainer(runner={"isolation": {"type": "agl_sandbox:DockerSandbox", "image": "x"}})
+        agl.Trainer(
+            runner={"isolation": {"type": "agl_sandbox.docker:DockerSandbox", "image": "x"}}
+        )
 
 
 async def test_without_a_daemon_it_says_what_to_do(tmp_path):

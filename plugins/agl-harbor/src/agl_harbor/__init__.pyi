@@ -1,4 +1,0 @@
-from .agent import HarborAgent as HarborAgent
-from .environment import harbor as harbor
-
-__all__ = ["HarborAgent", "harbor"]
