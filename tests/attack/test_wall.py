@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import attacks
 
 process = pytest.importorskip("agl_sandbox.process")
 from agl_sandbox import filesystem_view, probe  # noqa: E402
+from agl_sandbox.forwarding import Forwarder, Routes  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall is of Linux")
 is_root = hasattr(os, "getuid") and os.getuid() == 0
@@ -292,7 +294,10 @@ async def test_a_model_keeps_its_address_behind_the_wall(host, monkeypatch) -> N
         await writer.drain()
         writer.close()
 
-    monkeypatch.setattr("agl_sandbox.forwarding.connect_outside", resolve)
+    def forwarder(routes: Routes) -> Forwarder:
+        return Forwarder([partial(resolve, *target) for target in routes.targets])
+
+    monkeypatch.setattr(Routes, "forwarder", forwarder)
     async with await asyncio.start_server(tell_host, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         resources = {"llm": agl.LLM(endpoint=f"http://{host}:{port}/v1", model="m")}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -343,13 +344,14 @@ def listening(details: Any) -> Iterator[list[socket.socket]]:
     yield [socket.create_server(("127.0.0.1", 0)) for _ in range(details)]
 
 
-async def test_the_caller_gets_the_sockets_of_an_enclosure():
+async def test_the_caller_gets_the_sockets_of_an_enclosure(monkeypatch):
     async def take(sockets: list[socket.socket]) -> None:
         for one in sockets:
             ports.append(one.getsockname()[1])
             one.close()
 
-    with contextlib.closing(ForkServer(work, listening)) as server:
+    monkeypatch.setattr(fork_server, "serve", partial(forked_worker.serve, enclose=listening))
+    with contextlib.closing(ForkServer(work)) as server:
         for number in (0, 1, 3):
             ports: list[int] = []
             asked = {"do": "remember", "text": ""}

@@ -43,8 +43,6 @@ def main(descriptor: int) -> NoReturn:
     try:
         setup = receive(control.recv)
         agent, tracer = shipping.unpack(setup["shipment"])
-        tracer.init()
-        tracer.init_worker(0, None)
         _warm_up(tracer)
     except BaseException as error:
         control.sendall(encode({"error": failure_of(error)}))
@@ -52,8 +50,8 @@ def main(descriptor: int) -> NoReturn:
     control.sendall(encode({"ready": True}))
     enclosure: Enclosure | None = None
     if setup["namespaces"]:
-        network = () if setup["network"] else (Namespace.NET,)
-        enclosure = Enclosure([Namespace.MNT, Namespace.IPC, Namespace.PID, *network])
+        network = Namespace(0) if setup["network"] else Namespace.NET
+        enclosure = Enclosure(Namespace.MNT | Namespace.IPC | Namespace.PID | network)
 
     def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
         if enclosure is not None:
@@ -63,13 +61,31 @@ def main(descriptor: int) -> NoReturn:
         _limit(setup["limits"])
         _change_user(payload["uid"])
         os.umask(0o077)
-        os.environ.update(HOME=payload["folder"], TMPDIR=payload["folder"])
-        os.chdir(payload["folder"])
-        if "probe" in payload:
-            return probe.try_all(payload["probe"])
-        return run_attempt(agent, tracer, payload["attempt"], ask)
+        return _probe_or_run(payload, ask, lambda: (agent, tracer))
 
     serve(control, work, enclosure and enclosure.make)
+
+
+def _probe_or_run(
+    payload: Mapping[str, Any],
+    ask: Callable[[Any], Any],
+    load: Callable[[], tuple[LitAgent[Any], Tracer]],
+) -> Any:
+    """In the folder of the attempt, try what a probe tries, or run the agent."""
+    os.environ.update(HOME=payload["folder"], TMPDIR=payload["folder"])
+    os.chdir(payload["folder"])
+    if "probe" in payload:
+        return probe.try_all(payload["probe"])
+    return run_attempt(*load(), payload["attempt"], ask)
+
+
+def _listen(addresses: Sequence[Sequence[Any]]) -> list[socket.socket]:
+    """Listen on the host and the port that each of these begins with."""
+    sockets: list[socket.socket] = []
+    for host, port, *_ in addresses:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sockets.append(socket.create_server((host, port), family=family))
+    return sockets
 
 
 class Enclosure:
@@ -78,11 +94,9 @@ class Enclosure:
     When that process ends, the kernel ends all others in its namespace.
     """
 
-    def __init__(self, kinds: Sequence[Namespace]) -> None:
-        self._fresh = Namespace(0)
-        for kind in kinds:
-            self._fresh |= kind
-        self._own = [(k, os.open(f"/proc/self/ns/{k.name}".lower(), os.O_RDONLY)) for k in kinds]
+    def __init__(self, fresh: Namespace) -> None:
+        self._fresh = fresh
+        self._own = [(k, os.open(f"/proc/self/ns/{k.name}".lower(), os.O_RDONLY)) for k in fresh]
 
     def forget(self) -> None:
         """Be unable to go back."""
@@ -98,13 +112,9 @@ class Enclosure:
                 loopback device.
         """
         linux.unshare(self._fresh)
-        sockets: list[socket.socket] = []
         if Namespace.NET in self._fresh:
             linux.bring_up_loopback(details["addresses"])
-            for host, port in details["listen"]:
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                sockets.append(socket.create_server((host, port), family=family))
-        yield sockets
+        yield _listen(details["listen"])
         for kind, descriptor in self._own:
             linux.enter(kind, descriptor)
 
@@ -161,10 +171,11 @@ def _mount(
 def _limit(limits: Mapping[str, Any]) -> None:
     with open("/proc/self/statm") as file:
         has_bytes = int(file.read().split()[0]) * resource.getpagesize()
+    memory_mb, file_mb = limits["memory_mb"], limits["file_mb"]
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_AS, _scaled(limits["memory_mb"], MB, has_bytes)),
-        (resource.RLIMIT_FSIZE, _scaled(limits["file_mb"], MB)),
+        (resource.RLIMIT_AS, memory_mb and memory_mb * MB + has_bytes),
+        (resource.RLIMIT_FSIZE, file_mb and file_mb * MB),
         (resource.RLIMIT_NPROC, limits["processes"]),
         (resource.RLIMIT_NOFILE, limits["files"]),
         (resource.RLIMIT_CPU, limits["cpu_seconds"]),
@@ -175,10 +186,6 @@ def _limit(limits: Mapping[str, Any]) -> None:
             hard = resource.getrlimit(kind)[1]
             least = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (least, least))
-
-
-def _scaled(number: int | None, factor: int, more: int = 0) -> int | None:
-    return None if number is None else number * factor + more
 
 
 def _change_user(uid: int | None) -> None:
@@ -213,14 +220,7 @@ def main_in_container() -> NoReturn:
 def _work_in_container(payload: Mapping[str, Any], ask: Any) -> Any:
     if payload["forward"]:
         _forward(payload["forward"])
-    os.environ.update(HOME=payload["folder"], TMPDIR=payload["folder"])
-    os.chdir(payload["folder"])
-    if "probe" in payload:
-        return probe.try_all(payload["probe"])
-    agent, tracer = shipping.unpack(payload["shipment"])
-    tracer.init()
-    tracer.init_worker(0, None)
-    return run_attempt(agent, tracer, payload["attempt"], ask)
+    return _probe_or_run(payload, ask, lambda: shipping.unpack(payload["shipment"]))
 
 
 def _forward(routes: list[list[Any]]) -> None:
@@ -229,10 +229,7 @@ def _forward(routes: list[list[Any]]) -> None:
     Args:
         routes: Host, port and path of each.
     """
-    sockets: list[socket.socket] = []
-    for host, port, _ in routes:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sockets.append(socket.create_server((host, port), family=family))
+    sockets = _listen(routes)
     if os.fork() != 0:
         for sock in sockets:
             sock.close()

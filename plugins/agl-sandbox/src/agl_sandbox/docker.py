@@ -67,8 +67,6 @@ class DockerSandbox(JsonSandbox):
         ConfigError: There is no such program, or an option makes no sense.
     """
 
-    sockets = SOCKETS
-
     def __init__(
         self,
         image: str,
@@ -152,26 +150,26 @@ class DockerSandbox(JsonSandbox):
         on_message: OnMessage | None,
         who: str = "probe",
     ) -> Any:
-        routes = Routes((), (), {}, ()) if self._network else routes_to(targets)
+        routes = routes_to(() if self._network else targets)
         if routes.addresses:
             raise ConfigError(
                 f"isolation 'docker': a container cannot be led to {routes.addresses[0]}; give the "
                 "host's name, or a network of docker's"
             )
         name = f"agl-{secrets.token_hex(8)}"
-        folder = tempfile.mkdtemp(prefix="agl-sockets-")
-        os.chmod(folder, 0o755)
-        forwarder = routes.forwarder()
-        try:
-            sockets, forward = _sockets(folder, routes, self.sockets or folder)
+        with (
+            tempfile.TemporaryDirectory(
+                prefix="agl-sockets-", ignore_cleanup_errors=True
+            ) as folder,
+            contextlib.closing(routes.forwarder()) as forwarder,
+        ):
+            os.chmod(folder, 0o755)
+            sockets, forward = _sockets(folder, routes)
             await forwarder.start(sockets)
             frame = encode({"payload": {**payload, "forward": forward, "folder": FOLDER}})
             command = self.command(name, routes, folder)
             with contextlib.closing(Output(who)) as output:
                 return await self._converse(name, command, frame, on_message, output.writing)
-        finally:
-            forwarder.close()
-            shutil.rmtree(folder, ignore_errors=True)
 
     async def _converse(
         self,
@@ -231,9 +229,7 @@ class DockerSandbox(JsonSandbox):
             )
 
 
-def _sockets(
-    folder: str, routes: Routes, inside: str
-) -> tuple[list[socket.socket], list[tuple[str, int, str]]]:
+def _sockets(folder: str, routes: Routes) -> tuple[list[socket.socket], list[tuple[str, int, str]]]:
     """A listening socket for each route; and for the container host, port and path of each."""
     sockets: list[socket.socket] = []
     forward: list[tuple[str, int, str]] = []
@@ -243,5 +239,5 @@ def _sockets(
         os.chmod(f"{folder}/{number}", 0o666)
         sock.listen()
         sockets.append(sock)
-        forward.append((host, port, f"{inside}/{number}"))
+        forward.append((host, port, f"{SOCKETS}/{number}"))
     return sockets, forward

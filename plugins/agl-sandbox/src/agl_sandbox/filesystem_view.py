@@ -65,8 +65,10 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def seen(files: Iterable[str], shown: Iterable[Path], hidden: Sequence[Path]) -> list[Path]:
-    """Which of these files agents would see, who see these folders but for what is hidden."""
+def visible_files(
+    files: Iterable[str], shown: Iterable[Path], hidden: Sequence[Path]
+) -> list[Path]:
+    """Those of the files that are in the system's or in shown folders, and in no hidden one."""
     return [
         path
         for path in map(Path, files)

@@ -17,7 +17,6 @@ from agl_processes.tree import describe_exit
 from agl_sandbox.forked_worker import (
     HEADER_BYTES,
     MAX_SOCKETS,
-    Enclose,
     FrameError,
     Work,
     decode,
@@ -170,14 +169,14 @@ class ForkServer(ForkServerClient):
             ``on_message`` of the call.
     """
 
-    def __init__(self, work: Work, enclose: Enclose | None = None) -> None:
+    def __init__(self, work: Work) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         with warnings.catch_warnings():  # Python 3.12 warns where there are threads
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs, work, enclose, parent)
+            _serve(theirs, work, parent)
         theirs.close()
         super().__init__(ours)
 
@@ -190,10 +189,10 @@ class ForkServer(ForkServerClient):
             self._pid = 0
 
 
-def _serve(control: socket.socket, work: Work, enclose: Enclose | None, parent: int) -> NoReturn:
+def _serve(control: socket.socket, work: Work, parent: int) -> NoReturn:
     try:
         hide_descriptors((1, 2, control.fileno()), of_files=True)
-        serve(control, work, enclose, is_parent_alive=lambda: os.getppid() == parent)
+        serve(control, work, is_parent_alive=lambda: os.getppid() == parent)
     finally:
         os._exit(1)  # never back into the code of the parent
 

@@ -32,7 +32,7 @@ class Routes:
 
     def forwarder(self) -> "Forwarder":
         """What carries connections out."""
-        return Forwarder([partial(connect_outside, *target) for target in self.targets])
+        return Forwarder([partial(asyncio.open_connection, *target) for target in self.targets])
 
 
 def routes_to(targets: Iterable[tuple[str, int]]) -> Routes:
@@ -136,13 +136,6 @@ async def _carry(
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy(reader, their_writer))
                 both.create_task(_copy(their_reader, writer))
-
-
-async def connect_outside(
-    host: str, port: int
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to where a route leads."""
-    return await asyncio.open_connection(host, port)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import os
 import secrets
-import shutil
 import socket
 import stat
 import tempfile
@@ -39,14 +38,15 @@ def open_targets(allowed: list[str], *, has_own: bool = False) -> Generator[dict
         allowed: Names of environment variables that agents may have.
         has_own: Agents may have further ones, with other values than here; as from an image.
     """
-    folder = Path(tempfile.mkdtemp(prefix="agl-probe-"))
-    secret = folder / "secret"
-    secret.touch(0o600)
-    secret.write_text("not for agents")
-    folder.chmod(0o755)
     abstract = f"\0agl-probe-{secrets.token_hex(8)}"
     listener, unix, hidden = socket.socket(), *(socket.socket(socket.AF_UNIX) for _ in range(2))
-    with listener, unix, hidden:
+    temporary = tempfile.TemporaryDirectory(prefix="agl-probe-", ignore_cleanup_errors=True)
+    with temporary as name, listener, unix, hidden:
+        folder = Path(name)
+        secret = folder / "secret"
+        secret.touch(0o600)
+        secret.write_text("not for agents")
+        folder.chmod(0o755)
         listener.bind(("127.0.0.1", 0))
         unix.bind(str(folder / "socket"))
         (folder / "socket").chmod(0o777)
@@ -55,23 +55,20 @@ def open_targets(allowed: list[str], *, has_own: bool = False) -> Generator[dict
         if os.path.exists("/proc/self/ns"):
             hidden.bind(abstract)
             hidden.listen()
-        try:
-            yield {
-                "pid": os.getpid(),
-                "namespace": _namespace(),
-                "folder": (own := os.path.realpath("/proc/self")),
-                "start_time": _start_time(own),
-                "file": str(secret),
-                "port": listener.getsockname()[1],
-                "unix": str(folder / "socket"),
-                "abstract": abstract,
-                "allowed": allowed,
-                "opened": [one.key for one in _descriptors()],
-                "written": written_files(),
-                "values": _digests(os.environ) if has_own else None,
-            }
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        yield {
+            "pid": os.getpid(),
+            "namespace": _namespace(),
+            "folder": (own := os.path.realpath("/proc/self")),
+            "start_time": _start_time(own),
+            "file": str(secret),
+            "port": listener.getsockname()[1],
+            "unix": str(folder / "socket"),
+            "abstract": abstract,
+            "allowed": allowed,
+            "opened": [one.key for one in _descriptors()],
+            "written": written_files(),
+            "values": _digests(os.environ) if has_own else None,
+        }
 
 
 def try_all(targets: Mapping[str, Any]) -> Findings:

@@ -24,7 +24,7 @@ from agl.utils.checks import check_numbers
 from agl_sandbox import filesystem_view, probe, shipping, syscalls
 from agl_sandbox.fork_server import CallFailedError, ForkServerClient, ForkServerGoneError
 from agl_sandbox.forked_worker import MAX_SOCKETS, encode, receive
-from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
+from agl_sandbox.forwarding import address_of, routes_to, targets_of
 from agl_sandbox.output import Output
 from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of
 
@@ -218,7 +218,14 @@ class ProcessSandbox(JsonSandbox):
         timeout: float | None,
         name: str = "probe",
     ) -> Any:
-        routes = self._routes(targets)
+        has_loopback = self._bwrap and not self._network
+        routes = routes_to(targets if has_loopback else ())
+        if len(routes.listen) > MAX_SOCKETS:
+            raise ConfigError(
+                f"isolation 'process': this attempt's models and the option connect have "
+                f"{len(routes.listen)} addresses, and a wall has room for {MAX_SOCKETS}. Put the "
+                "models behind one gateway, or set network, which opens all addresses"
+            )
         uid = secrets.choice(UIDS) if self._has_user else None
         forwarder = routes.forwarder()
         folder = filesystem_view.HOME if self._bwrap else tempfile.mkdtemp(prefix="agl-attempt-")
@@ -237,18 +244,6 @@ class ProcessSandbox(JsonSandbox):
             forwarder.close()
             if not self._bwrap:  # in a thread: an agent may have made many files
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-
-    def _routes(self, targets: Sequence[tuple[str, int]]) -> Routes:
-        if not self._bwrap or self._network:
-            return Routes((), (), {}, ())
-        routes = routes_to(targets)
-        if len(routes.listen) > MAX_SOCKETS:
-            raise ConfigError(
-                f"isolation 'process': this attempt's models and the option connect have "
-                f"{len(routes.listen)} addresses, and a wall has room for {MAX_SOCKETS}. Put the "
-                "models behind one gateway, or set network, which opens all addresses"
-            )
-        return routes
 
     # --- the start
 
@@ -314,7 +309,7 @@ class ProcessSandbox(JsonSandbox):
         if self._bwrap is None:
             return []
         hidden = [*self._hide, *filesystem_view.private_paths(self._shown, self._read)]
-        hidden += filesystem_view.seen(probe.written_files(), self._shown, hidden)
+        hidden += filesystem_view.visible_files(probe.written_files(), self._shown, hidden)
         return [*self._bwrap, *filesystem_view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:

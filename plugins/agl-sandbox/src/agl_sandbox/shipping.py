@@ -54,11 +54,14 @@ def pack(agent: LitAgent[Any], tracer: Tracer, *, by_name: bool = False) -> dict
 
 
 def unpack(packed: dict[str, Any]) -> tuple[LitAgent[Any], Tracer]:
-    """The agent and the tracer, in the process that will run them."""
+    """The agent and its initialised tracer, in the process that will run them."""
     global is_inside
     is_inside = True
     spawn.prepare(packed["main"])
-    return _unpacked(packed["agent"]), _unpacked(packed["tracer"])
+    agent, tracer = _unpacked(packed["agent"]), _unpacked(packed["tracer"])
+    tracer.init()
+    tracer.init_worker(0, None)
+    return agent, tracer
 
 
 def _pickled(value: Any) -> dict[str, str] | None:
