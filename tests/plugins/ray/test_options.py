@@ -79,7 +79,7 @@ async def test_project_beside_an_environment_is_no_part_of_it(monkeypatch, memor
     ours._pickled, ours._shipped = b"", {}
     server = agl.LightningStoreServer(memory_store)
     await ours.on_reached(server, types.SimpleNamespace(send=jobs.append))
-    path = jobs[0].work[3]
+    path = jobs[0].work.path
     assert path[-2:] == beside
     assert not {*installed}.intersection(path)
 

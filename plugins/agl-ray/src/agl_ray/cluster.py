@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -47,8 +47,8 @@ class Job:
     n_runners: int
     min_runners: int
     runners_per_actor: int
-    timeouts: tuple[float, float]
-    work: tuple[Any, ...]  # the rest of ``Work``
+    work: Work
+    """With the numbers of all runners; each actor gets its own."""
     reader_token: str
     is_served: bool  # the store is the run's, so that its runners are all there are
 
@@ -70,7 +70,7 @@ def main() -> None:
     if isinstance(job, str):  # "stop"
         return
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # every line of every runner, as under ``cs``
-    setup_logging(job.work[5])
+    setup_logging(job.work.log_level)
     because, connected = None, threading.Event()
     threading.Thread(target=_leave_with, args=(run, connected), daemon=True).start()
     try:
@@ -127,7 +127,7 @@ class _Actors:
         """Each that Ray has taken, by the first of its runners."""
         self._starting: dict[int, int] = {}
         """How many runners are on their way."""
-        self._store = agl.LightningStoreClient(job.work[1], token=job.reader_token)
+        self._store = agl.LightningStoreClient(job.work.store_url, token=job.reader_token)
         self._queued, self._has_run, self._end = 0, False, asyncio.Event()
         self.because: str | None = None
         """Why there are no actors, where Ray refuses them."""
@@ -145,9 +145,8 @@ class _Actors:
         beside = [asyncio.create_task(one) for one in (self._follow_queue(), self._look_for_room())]
         for task in (*beside, *tasks.values()):
             task.add_done_callback(self._end_with)
-        ends = asyncio.create_task(self._end.wait())
-        over = [asyncio.create_task(asyncio.wait(tasks.values())), ends]
-        await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+        over = asyncio.wait(tasks.values()), self._end.wait()
+        await asyncio.wait(map(asyncio.create_task, over), return_when=asyncio.FIRST_COMPLETED)
         self._end.set()
         for task in beside:
             task.cancel()
@@ -157,7 +156,7 @@ class _Actors:
         for first, task in tasks.items():
             if first not in asked or not asked[first].done():  # its actor may have no place yet
                 task.cancel()
-        await asyncio.wait(tasks.values(), timeout=sum(job.timeouts) + END_SECONDS)
+        await asyncio.wait(tasks.values(), timeout=sum(job.work.timeouts) + END_SECONDS)
         for task in tasks.values():
             task.cancel()
         await asyncio.wait(tasks.values())
@@ -218,7 +217,7 @@ class _Actors:
             actor: Any = None
             running = dict[int, RunnerStarted]()
             try:
-                actor = self._actor.remote(Work(numbers, leaves, *self._job.work))
+                actor = self._actor.remote(replace(self._job.work, numbers=numbers, leaves=leaves))
                 self._actors[first] = actor
                 while not isinstance(said := await _answer(actor.report.remote()), str):
                     running.pop(getattr(said, "worker_id", -1), None)
@@ -234,7 +233,7 @@ class _Actors:
             except self._ray.exceptions.RayError as error:
                 said = str(getattr(error, "cause", error))
                 why = " ".join(capped(said, 800).split())
-                # The first of several errors is behind the others, and amid what was left out.
+                # The first of a chain of errors is the cause; ``capped`` may have left it out.
                 if (root := _ROOT.search(said)) and root[0] not in why:
                     why = f"{root[0]} ({why})"
             except Exception as error:

@@ -23,6 +23,7 @@ from agl_http.addresses import ELSEWHERE, own_address
 from agl_http.tokens import issue_token
 from agl_processes.reports import Reports
 from agl_processes.supervisor import Supervisor
+from agl_ray.actor import Work
 from agl_ray.cluster import END_SECONDS, Job, start
 from agl_runs.folders import FILE, LOCK, STORE
 
@@ -105,24 +106,23 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port) or 0
         token = resolve_str_env_var(LightningEnvVar.AGL_SERVER_TOKEN) or secrets.token_urlsafe()
         super().__init__("both", host, port, most, graceful_timeout, token=token)
-        self.managed_store = None  # what is no client must be served
+        self.managed_store = None  # so that any store but a client's is served over HTTP
 
     def supervise(
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
         self._pickled = _pickled(runner)
-        kept = Path(getattr(store, "path", "")).absolute()
-        if "working_dir_files" in kept.parts:
+        path = Path(getattr(store, "path", "")).absolute()
+        if "working_dir_files" in path.parts:
             raise ConfigError(
-                f"strategy 'ray': Ray deletes {str(kept.parent)!r} when this job ends. Give a "
+                f"strategy 'ray': Ray deletes {str(path.parent)!r} when this job ends. Give a "
                 "folder that stays: run_dir=/..., or Trainer(run_dir=...)"
             )
-        # No agent is to read what runs in this folder keep.
-        folder = self.runtime_env.get("working_dir", "")
+        # Folders of runs stay here: agents on the nodes must not read their stores.
+        folder, self._shipped = self.runtime_env.get("working_dir", ""), dict(self.runtime_env)
         runs = [one for one, _, names in os.walk(folder) if {LOCK, STORE, FILE} & {*names}]
-        kept = [f"/{os.path.relpath(one, folder)}" for one in runs if one != folder]
-        excludes = {"excludes": [*self.runtime_env.get("excludes", ()), *kept]} if kept else {}
-        self._shipped = self.runtime_env | excludes
+        if excludes := [f"/{os.path.relpath(one, folder)}" for one in runs if one != folder]:
+            self._shipped["excludes"] = [*self.runtime_env.get("excludes", ()), *excludes]
         return Supervisor(
             start,
             stop,
@@ -142,9 +142,17 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         path = [] if "working_dir" in self.runtime_env else sys.path
         installed = f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}lib"
         path = [one for one in path if not one.startswith(installed)]
-        variables = {name: os.environ[name] for name in ON_NODES if name in os.environ}
-        timeouts = self.graceful_timeout, self.terminate_timeout
-        token, level = await issue_token(store, "runner"), logging.getLogger("agl").level
+        work = Work(
+            numbers=range(self.n_runners),
+            leaves=False,
+            pickled=self._pickled,
+            store_url=url,
+            token=await issue_token(store, "runner"),
+            path=path,
+            variables={name: os.environ[name] for name in ON_NODES if name in os.environ},
+            log_level=logging.getLogger("agl").level,
+            timeouts=(self.graceful_timeout, self.terminate_timeout),
+        )
         job = Job(
             self.address,
             self._shipped,
@@ -152,8 +160,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
             self.n_runners,
             self.min_runners or self.n_runners,
             self.runners_per_actor,
-            timeouts,
-            (self._pickled, url, token, path, variables, level, timeouts),
+            work,
             await issue_token(store, "reader"),
             is_served,
         )
