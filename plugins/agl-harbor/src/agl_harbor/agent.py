@@ -17,8 +17,6 @@ from agl_processes.sandbox_limits import CLEANUP_SECONDS, SandboxLimits, finish
 if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo, TrialResult  # pyright: ignore[reportMissingImports]
 
-WITHOUT_MODEL = ("oracle", "nop")
-"""Harbor's agents that call none: one plays the task's solution, one does nothing."""
 LOST = re.compile(
     r"(Sandbox|Daytona|Pod)NotFound|^NotFoundException|Sandbox(Terminated|Timeout)"
     "|NotRunning|Unreachable|SpotEvicted|DaytonaGone"
@@ -83,7 +81,7 @@ class HarborAgent(LitAgent[dict[str, Any]]):
 
 def with_model(agent: Mapping[str, Any], llm: LLM | None) -> dict[str, Any]:
     """Harbor's configuration of an agent that calls this model."""
-    if agent.get("name") in WITHOUT_MODEL:
+    if agent.get("name") in ("oracle", "nop"):  # which call no model
         return {**agent}
     if llm is None:
         raise ConfigError(

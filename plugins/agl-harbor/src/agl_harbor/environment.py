@@ -96,11 +96,10 @@ def _named(
 def _tasks(source: str) -> list[dict[str, Any]]:
     from harbor.models.job.config import DatasetConfig  # pyright: ignore[reportMissingImports]
 
-    is_folder = Path(source).is_dir()
     name, _, version = source.partition("@")
-    about = {"path": source} if is_folder else {"name": name, "version": version or None}
+    spec = {"path": source} if Path(source).is_dir() else {"name": name, "version": version or None}
     try:
-        found = asyncio.run(DatasetConfig.model_validate(about).get_task_configs())
+        found = asyncio.run(DatasetConfig.model_validate(spec).get_task_configs())
     except Exception as error:
         raise ConfigError(
             f"environment 'harbor': {source!r} is no folder, and Harbor does not find such a data "

@@ -6,7 +6,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-SYSTEMS = ("slurm", "k8s", "skypilot")
 ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
 """Option -> the systems whose files have a place for it; other options are for all."""
 
@@ -24,7 +23,10 @@ ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write it here, not on standard output."
 )
-@click.option("--name", help="Of the jobs and of what belongs to them. [default: FILE's folder]")
+@click.option(
+    "--name",
+    help="Name of the jobs, the claim, the Service and the Secret. [default: FILE's folder]",
+)
 @click.option(
     "--machines",
     type=click.IntRange(1),
@@ -56,7 +58,7 @@ ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
     type=click.IntRange(1),
     default=300,
     show_default=True,
-    help="Seconds in which a run stops that its cluster ends, or the time limit.",
+    help="How many seconds a run gets to stop before its cluster or the time limit kills it.",
 )
 @click.option(
     "--image", default="agl-runner:latest", show_default=True, help="For Kubernetes: with /project."
@@ -82,7 +84,7 @@ def command(
     from agl.cli.shared import note
     from agl_launch.render import render, write
 
-    chosen = [one for one in SYSTEMS if options.pop(one)]
+    chosen = [one for one in ("slurm", "k8s", "skypilot") if options.pop(one)]
     if len(chosen) != 1:
         raise click.UsageError("say for what: one of --slurm, --k8s and --skypilot")
     (system,) = chosen

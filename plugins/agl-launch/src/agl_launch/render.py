@@ -112,13 +112,13 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     if system != "slurm":  # it starts in the folder of the file
         words = [one if "=" in one else os.path.relpath(one, path.parent) for one in words]
     run_dir = file.values.get("run_dir")
-    # A text of JSON is one of YAML; a command in a block of YAML must be one line.
-    options = {**options, "image": json.dumps(options["image"])}
+    # A command in a block of YAML must be one line.
     if any("\n" in one for one in overrides):
         raise ConfigError("agl launch: an override has a line break, which the file cannot hold")
     template = Path(__file__).parent / "templates" / TEMPLATES["ray" if kind == "ray" else system]
     return _Template(template.read_text(encoding="utf-8")).substitute(
         options,
+        image=json.dumps(options["image"]),  # which YAML reads as JSON does
         folder=json.dumps(str(path.parent)),
         name=name,
         run=shlex.join(["agl", "run", *words]),
