@@ -1,15 +1,13 @@
 """The states of the model that is trained, and how a gateway serves one beside other models."""
 
 import contextlib
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agl.algorithm.gateway import Gateway, ModelConfig
 from agl.store.base import LightningStore
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process
 
 MODEL_NAME = "policy"
 """What the gateway calls the model that is trained."""
@@ -50,7 +48,7 @@ class Served:
     """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
     why_silent: Callable[[], Awaitable[str | None]] = _may_answer
     """Says why it answers no more, where it was killed, say; None as long as it may answer."""
-    process: "Process | None" = None
+    process: Process | None = None
     """Of its server, if that is a child of this one."""
 
 

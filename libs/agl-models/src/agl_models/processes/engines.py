@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 from agl.errors import AlgorithmError, ConfigError
 from agl_models.processes.model_process import HOST, has_vllm, serve_child, vllm_command
-from agl_models.processes.replicas import MAX_RESTARTS, Replica, running
+from agl_models.processes.replicas import MAX_RESTARTS, Replica, running_replicas
 from agl_models.versions import MODEL_NAME, Served
 
 logger = logging.getLogger("agl.models")
@@ -278,12 +278,11 @@ class EngineServer:
         given = (MAX_RESTARTS if count > 1 else 0, self._weights_stay)
         self._replicas = [Replica(partial(self._start, n), *given) for n in range(count)]
         try:
-            async with running(self._replicas):
+            async with running_replicas(self._replicas):
                 urls = [f"{one.url}/v1" for one in self._replicas]
-                entry = {"model": f"hosted_vllm/{MODEL_NAME}"}
-                yield Served(
-                    {**entry, "api_base": urls if count > 1 else urls[0]}, self._why_silent
-                )
+                api_base = urls if count > 1 else urls[0]
+                entry = {"model": f"hosted_vllm/{MODEL_NAME}", "api_base": api_base}
+                yield Served(entry, self._why_silent)
         finally:
             self._replicas = []
 

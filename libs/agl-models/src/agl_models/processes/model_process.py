@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import sys
 import urllib.request
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from pathlib import Path
 
 from agl.errors import AlgorithmError
@@ -36,6 +36,20 @@ def vllm_command(model: str, port: int) -> list[str]:
     ]
 
 
+@contextlib.contextmanager
+def reserved_port(port: int) -> Generator[int]:
+    """Keep a port for a server that starts within the block; 0 takes a free one.
+
+    Raises:
+        ConfigError: The port is in use.
+    """
+    with contextlib.closing(bind(HOST, port, listen=False)) as sock:
+        port = sock.getsockname()[1]
+        if sys.platform != "linux":
+            sock.close()  # elsewhere the server could not bind it
+        yield port
+
+
 @contextlib.asynccontextmanager
 async def serve_child(
     name: str,
@@ -60,10 +74,7 @@ async def serve_child(
         ConfigError: The port is in use.
         AlgorithmError: The server ended, or was not ready in time; with the end of its log.
     """
-    with contextlib.closing(bind(HOST, port, listen=False)) as kept:
-        port = kept.getsockname()[1]
-        if sys.platform != "linux":
-            kept.close()  # elsewhere the server could not bind it
+    with reserved_port(port) as port:
         async with child(command(port), log, environment) as process:
 
             def end_of_log() -> str:

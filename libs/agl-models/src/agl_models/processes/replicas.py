@@ -5,15 +5,13 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from agl.errors import AglError
-from agl_http.server import bind
-from agl_models.processes.model_process import HOST, POLL_SECONDS, is_healthy
+from agl_models.processes.model_process import HOST, POLL_SECONDS, is_healthy, reserved_port
 from agl_models.versions import Served
 
 logger = logging.getLogger("agl.models")
@@ -46,11 +44,8 @@ class Replica:
 
     async def run(self) -> None:
         """Have it answer until this is cancelled, or until it has ended too often."""
-        with contextlib.closing(bind(HOST, 0, listen=False)) as kept:
-            port = kept.getsockname()[1]
+        with reserved_port(0) as port:
             self.url = f"http://{HOST}:{port}"
-            if sys.platform != "linux":
-                kept.close()  # elsewhere the server could not bind it
             await self._run_once(port, threading.Lock())
             while self.restarts < self._max_restarts:
                 wait = FIRST_WAIT_SECONDS * 2**self.restarts
@@ -94,8 +89,8 @@ class Replica:
 
 
 @contextlib.asynccontextmanager
-async def running(replicas: Sequence[Replica]) -> AsyncGenerator[None]:
-    """A block that begins when all of them answer; raises what kept the first from it."""
+async def running_replicas(replicas: Sequence[Replica]) -> AsyncGenerator[None]:
+    """A block that begins when all replicas answer; raises why one does not."""
     tasks = [asyncio.create_task(one.run()) for one in replicas]
     try:
         for one, task in zip(replicas, tasks, strict=True):

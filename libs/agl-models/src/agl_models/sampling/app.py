@@ -52,7 +52,6 @@ class ChatApp(ModelApp[FormRequest]):
         self._forms = Forms(sampler.tokenizer, sampler.vocabulary_size, sampler.end_token_ids)
         self._weights = weights
         self._max_model_tokens = max_model_tokens
-        self._batcher: Batcher | None = None
 
     async def start(self) -> None:
         """Begin to take requests."""
@@ -60,7 +59,6 @@ class ChatApp(ModelApp[FormRequest]):
 
     async def close(self) -> None:
         """Let go of the sampler."""
-        assert self._batcher is not None  # made when the application started
         await self._batcher.close()
 
     def card(self) -> dict[str, Any]:
@@ -105,7 +103,6 @@ class ChatApp(ModelApp[FormRequest]):
         await send_whole(send, 200, writer.whole(pieces), JSON)
 
     async def _sample(self, request: SamplingRequest) -> Answered:
-        assert self._batcher is not None  # made when the application started
         try:
             return await self._batcher.submit(request)
         except RequestError:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -40,13 +41,13 @@ class FormRequest(TextRequest):
         return None if self.tool_choice == "none" else self.tools or None
 
 
+@dataclass
 class Forms:
     """What answers of one model, with a tokenizer that ``llguidance`` knows, can be held to."""
 
-    def __init__(self, tokenizer: Any, vocabulary_size: int, end_token_ids: frozenset[int]) -> None:
-        self._tokenizer = tokenizer
-        self._vocabulary_size = vocabulary_size
-        self._end_token_ids = end_token_ids
+    tokenizer: Any
+    vocabulary_size: int
+    end_token_ids: frozenset[int]
 
     @cached_property
     def _guide(self) -> Any:
@@ -57,14 +58,14 @@ class Forms:
                 f"holding an answer to a form needs {error.name!r}, which is not installed. Run: "
                 f"{install_line('agl-models[forms]')}"
             ) from error
-        if not self._end_token_ids:
+        if not self.end_token_ids:
             raise ConfigError("the model has no token that ends an answer")
         try:
-            size, ends = self._vocabulary_size, sorted(self._end_token_ids)
-            return from_tokenizer(self._tokenizer, n_vocab=size, eos_token=ends)
+            size, ends = self.vocabulary_size, sorted(self.end_token_ids)
+            return from_tokenizer(self.tokenizer, n_vocab=size, eos_token=ends)
         except Exception as error:
             raise ConfigError(
-                f"llguidance cannot read the tokenizer {type(self._tokenizer).__name__}: {error}"
+                f"llguidance cannot read the tokenizer {type(self.tokenizer).__name__}: {error}"
             ) from error
 
     def constraint(self, request: FormRequest) -> Callable[[], Constraint] | None:
@@ -74,7 +75,7 @@ class Forms:
             RequestError: The request asks for what cannot be done.
         """
         name, grammar = _grammar(request)
-        if request.used_tools and CALL not in str(self._tokenizer.chat_template):
+        if request.used_tools and CALL not in str(self.tokenizer.chat_template):
             raise RequestError(
                 400,
                 f"'tools': the model's chat template does not show calls as {CALL}, the only form "

@@ -4,9 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-TokenSink = Callable[[int, float], None]
-"""Called with each token id and its log-probability, from the generating thread."""
-
 
 class Constraint(Protocol):
     """Which tokens an answer may go on with."""
@@ -33,7 +30,8 @@ class SamplingRequest:
     """The answer ends before the first of these texts."""
     seed: str | int | None = None
     """Same seed, same draw, whatever else is in the batch."""
-    on_token: TokenSink | None = None
+    on_token: Callable[[int, float], None] | None = None
+    """Called with each token id and its log-probability, from the generating thread."""
     constraint: Callable[[], Constraint] | None = None
     """Makes what the answer is held to."""
 

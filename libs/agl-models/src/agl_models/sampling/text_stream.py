@@ -8,9 +8,6 @@ from typing import Any
 
 from agl_models.sampling.sequences import SamplingRequest
 
-_Token = tuple[int, int, float]
-"""Index of the choice, token id, log-probability."""
-
 
 class TextStream:
     """Brings tokens from the sampler's thread to an event loop, with the text that is certain.
@@ -32,7 +29,7 @@ class TextStream:
     ) -> None:
         self._decode = decode
         self._stop = (*requests[0].stop, *marks)
-        self._queue: asyncio.Queue[_Token | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[int, int, float] | None] = asyncio.Queue()
         self._token_ids: list[list[int]] = [[] for _ in requests]
         self._read = [(0, 0) for _ in requests]
         """The tokens whose text came last: what follows them is decoded behind them."""
