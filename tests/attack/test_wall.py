@@ -295,7 +295,7 @@ async def test_a_model_keeps_its_address_behind_the_wall(host, monkeypatch) -> N
         writer.close()
 
     def forwarder(routes: Routes) -> Forwarder:
-        return Forwarder([partial(resolve, *target) for target in routes.targets])
+        return Forwarder([partial(resolve, *target) for target in routes.listen.values()])
 
     monkeypatch.setattr(Routes, "forwarder", forwarder)
     async with await asyncio.start_server(tell_host, "127.0.0.1", 0) as server:

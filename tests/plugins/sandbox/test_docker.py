@@ -62,9 +62,9 @@ def run(program, store, monkeypatch):
     """Runs one task, and gives its rollout and spans."""
     listen = docker._sockets
 
-    def listen_where_containers_are(folder, routes):
+    def listen_where_containers_are(folder, count):
         monkeypatch.setattr(docker, "SOCKETS", folder)
-        return listen(folder, routes)
+        return listen(folder, count)
 
     monkeypatch.setattr(docker, "_sockets", listen_where_containers_are)
 
@@ -106,7 +106,7 @@ async def test_connections_come_out_through_the_sockets(run, monkeypatch):
             return await asyncio.open_connection("127.0.0.1", port)
 
         def forwarder(routes: Routes) -> Forwarder:
-            return Forwarder([partial(outside, *target) for target in routes.targets])
+            return Forwarder([partial(outside, *target) for target in routes.listen.values()])
 
         monkeypatch.setattr(Routes, "forwarder", forwarder)
         # The model does not listen at this address: who reaches it came through the sockets.

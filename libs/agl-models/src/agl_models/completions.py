@@ -29,7 +29,7 @@ class RequestError(Exception):
 
     Args:
         status: HTTP status.
-        message: For a person: what came, what was expected.
+        message: What came and what was expected, for a person.
         code: OpenAI's code, if it has one.
     """
 
@@ -87,7 +87,7 @@ class ChatRequest(BaseModel):
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
-        """As a tuple, empty texts left out."""
+        """The texts of ``stop`` that are not empty."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return tuple(text for text in stop if text)
 
@@ -142,7 +142,7 @@ def render_prompt(
     """Token ids of a request's messages, as the model's chat template has them.
 
     Args:
-        tokenizer: Of ``transformers``, with a chat template.
+        tokenizer: One of ``transformers``, with a chat template.
         request: Its ``chat_template_kwargs`` win over ``options``.
         tools: Definitions that the template shall show.
 
@@ -248,12 +248,14 @@ def _text(message: dict[str, Any], index: int) -> str:
         raise _refused(message, index, "content", "expected text, or a list of parts that are text")
     parts: list[str] = []
     for part in cast("list[Any]", content):
-        known = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
-        if known.get("type") != "text":
-            why = f"parts of type {known.get('type', part)!r} are not supported: the model that is "
+        fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+        if fields.get("type") != "text":
+            why = (
+                f"parts of type {fields.get('type', part)!r} are not supported: the model that is "
+            )
             why += "trained gets text alone. Send them to another model of the gateway"
             raise RequestError(400, f"'messages.{index}.content': {why}")
-        if not isinstance(text := known.get("text"), str):
+        if not isinstance(text := fields.get("text"), str):
             raise _refused(message, index, "content", "expected a string as 'text' of each part")
         parts.append(text)
     return "".join(parts)
@@ -282,7 +284,7 @@ class Piece:
     stop_reason: str | None = None
     version: str | None = None
     num_tokens: int = 0
-    """Of the whole choice, once it has ended."""
+    """How many tokens the whole choice has, once it has ended."""
     tool_calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 

@@ -21,9 +21,9 @@ class ModelApp(ABC, Generic[Request]):
     request_type: type[Request]
     """What the server can do."""
     owner: str
-    """Who the list of models says that it comes from."""
+    """The owner in the list of models."""
     title: str
-    """What messages call the server."""
+    """The server's name in messages."""
     explained: Mapping[str, str] = {}
     """Field of a request -> what to say when it is wrong."""
     max_body_bytes: int = 2**26
@@ -38,7 +38,7 @@ class ModelApp(ABC, Generic[Request]):
 
         Args:
             request: Its body.
-            scope: Of ASGI, with its headers.
+            scope: The request's ASGI scope, with its headers.
             send: Takes the answer.
 
         Raises:

@@ -33,11 +33,11 @@ class Version:
     ref: str
     """Where it is: a folder, a name on a hub, an id at a provider. It outlives the process."""
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Of the training that made it; JSON values."""
+    """Metrics of the training that made it; JSON values."""
 
 
 async def _may_answer() -> str | None:
-    """Of a server whose end nobody here would see."""
+    """Say of a server whose end nobody here would see that it may answer."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Served:
     """A version that answers requests."""
 
     litellm_params: dict[str, Any]
-    """For the gateway: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
+    """The gateway's: ``model`` (as ``hosted_vllm/NAME``), ``api_base``, perhaps ``api_key``."""
     why_silent: Callable[[], Awaitable[str | None]] = _may_answer
     """Says why it answers no more, where it was killed, say; None as long as it may answer."""
     process: Process | None = None
-    """Of its server, if that is a child of this one."""
+    """The server's process, if it is a child of this one."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class ServedModel:
     resource: str
     """Name of the resource that an agent gets."""
     litellm_params: Mapping[str, Any]
-    """Of its server."""
+    """Those of the version that is served."""
     sampling: Mapping[str, dict[str, Any]]
     """Mode -> parameters that agents are told; ``max_tokens`` holds where they set no limit."""
     forced: Mapping[str, Any]
     """Parameters, besides the temperature, that they get whatever they ask for."""
 
     def entry(self) -> ModelConfig:
-        """As a gateway takes it."""
+        """The model as a gateway takes it."""
         entry: ModelConfig = {
             "model_name": self.name,
             "litellm_params": dict(self.litellm_params),
@@ -92,7 +92,7 @@ async def model_served(
     One that ran before goes on running; one that did not is started, and stopped in the end.
 
     Args:
-        gateway: Of the user or the trainer.
+        gateway: The user's or the trainer's.
         entry: The model.
         store: Where calls are recorded.
 

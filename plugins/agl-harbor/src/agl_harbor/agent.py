@@ -32,9 +32,9 @@ class HarborAgent(LitAgent[dict[str, Any]]):
     Codex) need a gateway that the sandbox reaches; ``terminus-2`` calls it from here.
 
     Args:
-        agent: Of Harbor's ``AgentConfig``: ``name`` or ``import_path``, and ``kwargs``.
-        sandbox: Of Harbor's ``EnvironmentConfig``: ``type`` or ``import_path``, and ``kwargs``.
-        limits: On the making of sandboxes, and on what they cost.
+        agent: Fields of Harbor's ``AgentConfig``: ``name`` or ``import_path``, and ``kwargs``.
+        sandbox: Fields of its ``EnvironmentConfig``: ``type`` or ``import_path``, and ``kwargs``.
+        limits: Limits on how many sandboxes start in a minute, and on what they cost.
         logs: A folder that keeps what Harbor writes of each trial; None keeps nothing.
     """
 
@@ -56,7 +56,7 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         """The verifier's rewards by name, ``reward`` first.
 
         Raises:
-            SandboxedAgentError: The trial gave none; by what failed: sandbox, agent, verifier.
+            SandboxedAgentError: The trial gave none; it says what failed: sandbox, agent, verifier.
         """
         from harbor.models.trial.config import TrialConfig  # pyright: ignore[reportMissingImports]
         from harbor.trial.hooks import TrialEvent  # pyright: ignore[reportMissingImports]
@@ -102,10 +102,10 @@ def _model_of(resources: NamedResources, rollout: AttemptedRollout) -> LLM | Non
 
 
 def _rewards_of(result: "TrialResult") -> dict[str, float]:
-    said = result.verifier_result.rewards if result.verifier_result else None
-    if result.reward_valid and said:
-        first = {"reward": said["reward"]} if "reward" in said else {}
-        return {name: float(value) for name, value in {**first, **said}.items()}
+    rewards = result.verifier_result.rewards if result.verifier_result else None
+    if result.reward_valid and rewards:
+        first = {"reward": rewards["reward"]} if "reward" in rewards else {}
+        return {name: float(value) for name, value in {**first, **rewards}.items()}
     errors = result.recorded_exceptions()
     if not errors:
         message = f"the verifier of {result.task_name!r} wrote no reward"

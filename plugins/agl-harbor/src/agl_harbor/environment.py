@@ -31,16 +31,16 @@ def harbor(
     How many sandboxes run at once is how many rollouts do: runners times their concurrency.
 
     Args:
-        tasks: Those to learn from: a folder with one folder for each task, or a data set of
+        tasks: Tasks to learn from: a folder with one folder for each task, or a data set of
             Harbor's registry, as ``terminal-bench@2.0``.
-        val: Those to measure with, likewise; None for none.
+        val: Tasks to measure with, given likewise; None for none.
         agent: A name of Harbor's agents, ``module:Class``, or ``type`` and its options.
         sandbox: A name of Harbor's environments (``docker``, ``podman``, ``singularity``, ``gke``,
             ``daytona``, ``e2b``, ``modal``, ...), ``module:Class``, or ``type`` and its options.
-        starts_per_minute: Most that are made in a minute on this machine.
-        price_per_hour: Of one; each rollout has its cost as ``sandbox.cost``.
-        budget: What all of a run may cost on this machine, but for those whose runner is killed;
-            then no more are made, and rollouts fail as by infrastructure. Needs a price.
+        starts_per_minute: Most sandboxes that start in a minute on this machine.
+        price_per_hour: Price of one sandbox; each rollout has its cost as ``sandbox.cost``.
+        budget: What all sandboxes of a run on this machine may cost, except those whose runner is
+            killed; then no more start, and rollouts fail as by infrastructure. Needs a price.
         logs: A folder that keeps what Harbor writes of each trial, its options among it: give keys
             by the environment.
 
@@ -75,13 +75,13 @@ def harbor(
 
 def _named(
     what: str,
-    given: str | Mapping[str, Any],
+    value: str | Mapping[str, Any],
     known: Sequence[str],
     field: str,
     fields: Container[str],
 ) -> dict[str, Any]:
     """A name with options, as Harbor's configurations take it: what is no field goes to kwargs."""
-    options: dict[str, Any] = {"type": given} if isinstance(given, str) else {**given}
+    options: dict[str, Any] = {"type": value} if isinstance(value, str) else {**value}
     name = str(options.pop("type", ""))
     if ":" in name:
         field = "import_path"
@@ -99,10 +99,10 @@ def _tasks(source: str) -> list[dict[str, Any]]:
     name, _, version = source.partition("@")
     spec = {"path": source} if Path(source).is_dir() else {"name": name, "version": version or None}
     try:
-        found = asyncio.run(DatasetConfig.model_validate(spec).get_task_configs())
+        tasks = asyncio.run(DatasetConfig.model_validate(spec).get_task_configs())
     except Exception as error:
         raise ConfigError(
             f"environment 'harbor': {source!r} is no folder, and Harbor does not find such a data "
             f"set: {error}"
         ) from error
-    return [one.model_dump(mode="json", exclude_defaults=True) for one in found]
+    return [one.model_dump(mode="json", exclude_defaults=True) for one in tasks]

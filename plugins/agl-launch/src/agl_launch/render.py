@@ -38,11 +38,11 @@ GPUS = {
 """System -> what it takes as GPUs, as a pattern and in words."""
 OWN_RUN_DIR = 'run_dir="agl-runs/slurm-$SLURM_JOB_ID"'
 WRITTEN_BY_US = "written by agl launch"
-"""In the first lines of each template."""
+"""Words in the first lines of each template."""
 
 
 class _Template(string.Template):
-    """With ``%{name}``, as ``$`` is the shell's."""
+    """A template that writes ``%{name}``, because ``$`` is the shell's."""
 
     delimiter = "%"
 
@@ -53,7 +53,7 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     Args:
         system: ``slurm``, ``k8s`` or ``skypilot``.
         path: The run's configuration.
-        overrides: As for ``agl run``; they become part of the command in the file.
+        overrides: Those of ``agl run``; they become part of the command in the file.
         options: Those of ``agl launch``.
 
     Raises:

@@ -1,6 +1,6 @@
-"""On a node: an actor, and the process that it starts, which forks runners as ``cs`` does.
+"""An actor on a node, and the process that it starts, which forks runners as ``cs`` does.
 
-A process of its own, as Ray's has threads and connections that no fork may inherit.
+That process is apart because Ray's has threads and connections that no fork may inherit.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Work:
     """What an actor is for."""
 
     numbers: range
-    """Of its runners."""
+    """The numbers of its runners."""
     leaves: bool
     """Whether it ends when they have nothing to do."""
     pickled: bytes
@@ -71,17 +71,17 @@ class RunnerActor:
     def report(self) -> Report | str:
         """What happens next; at last ``FINISHED``, ``LEFT``, or why it cannot begin."""
         try:
-            said: Report | str = self._pipe.recv()
+            report: Report | str = self._pipe.recv()
         except (EOFError, OSError):
             os._exit(1)  # Ray says that it died, and so have its runners
-        if isinstance(said, AllEnded | str):
-            return said
-        number = self._numbers[said.worker_id]
-        if isinstance(said, RunnerDied):
+        if isinstance(report, AllEnded | str):
+            return report
+        number = self._numbers[report.worker_id]
+        if isinstance(report, RunnerDied):
             # A store that cannot be reached may be away for this node alone; not so a full disk.
-            is_full = said.message.startswith(StoreDiskError.__name__)
-            said = replace(said, store_away=said.store_away and is_full)
-        return replace(said, worker_id=number, name=worker_name(number, said.pid))
+            is_full = report.message.startswith(StoreDiskError.__name__)
+            report = replace(report, store_away=report.store_away and is_full)
+        return replace(report, worker_id=number, name=worker_name(number, report.pid))
 
     def stop(self) -> None:
         """Claim no more, and finish."""

@@ -30,9 +30,9 @@ logger = logging.getLogger("agl.ray")
 LOOK_SECONDS = 1.0
 """How often the queue is looked at, and whether the run has ended while Ray connects."""
 CONNECT_SECONDS = 15.0
-"""Within them somebody must take a connection at the cluster's address."""
+"""How long the cluster's address may take to accept a connection."""
 ROOM_SECONDS = 10.0
-"""So long an actor may wait for a place before the run says so."""
+"""How long an actor may wait for a place before the run says so."""
 END_SECONDS = 3.0
 """How much longer than its runners an actor may take to end."""
 
@@ -48,7 +48,7 @@ class Job:
     min_runners: int
     runners_per_actor: int
     work: Work
-    """With the numbers of all runners; each actor gets its own."""
+    """The work of all runners; each actor gets the numbers of its own."""
     reader_token: str
     is_served: bool  # the store is the run's, so that its runners are all there are
 
@@ -59,8 +59,8 @@ def start(run: Connection, run_pid: int) -> None:
     os.set_inheritable(run.fileno(), True)
     code = "from agl_ray.cluster import main; main()"
     # A Ray that begins here gives its actors what this process has.
-    kept = {name: value for name, value in os.environ.items() if name not in TOKENS}
-    os.execve(sys.executable, [sys.executable, "-c", code, str(run.fileno())], kept)
+    variables = {name: value for name, value in os.environ.items() if name not in TOKENS}
+    os.execve(sys.executable, [sys.executable, "-c", code, str(run.fileno())], variables)
 
 
 def main() -> None:
@@ -74,8 +74,8 @@ def main() -> None:
     because, connected = None, threading.Event()
     threading.Thread(target=_leave_with, args=(run, connected), daemon=True).start()
     try:
-        if found := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)/?", job.address):
-            socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS).close()
+        if match := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)/?", job.address):
+            socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
         import ray
         from ray.runtime_env import RuntimeEnv
 
@@ -150,11 +150,11 @@ class _Actors:
         self._end.set()
         for task in beside:
             task.cancel()
-        asked = {first: _answer(one.stop.remote()) for first, one in self._actors.items()}
-        if asked:
-            await asyncio.wait(asked.values(), timeout=END_SECONDS)
+        answers = {first: _answer(one.stop.remote()) for first, one in self._actors.items()}
+        if answers:
+            await asyncio.wait(answers.values(), timeout=END_SECONDS)
         for first, task in tasks.items():
-            if first not in asked or not asked[first].done():  # its actor may have no place yet
+            if first not in answers or not answers[first].done():  # its actor may have no place yet
                 task.cancel()
         await asyncio.wait(tasks.values(), timeout=sum(job.work.timeouts) + END_SECONDS)
         for task in tasks.values():
@@ -189,17 +189,17 @@ class _Actors:
             await asyncio.sleep(ROOM_SECONDS)
             waiting = began & set(self._starting)
         options = self._job.actor_options
-        wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
-        wanted["memory"] = options["memory"]
-        wanted = {name: amount for name, amount in wanted.items() if amount}
+        needed = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options["resources"]}
+        needed["memory"] = options["memory"]
+        needed = {name: amount for name, amount in needed.items() if amount}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        has = "; ".join(str({name: node.get(name, 0) for name in wanted}) for node in nodes[:8])
+        has = "; ".join(str({name: node.get(name, 0) for name in needed}) for node in nodes[:8])
         number, size = sum(self._starting.values()), self._job.runners_per_actor
         why = (
             f"{number} of {self._job.n_runners} runners have had no place for {ROOM_SECONDS:g} s. "
-            f"An actor of {size} takes {wanted}; nodes of {self._job.address} have {has}"
+            f"An actor of {size} takes {needed}; nodes of {self._job.address} have {has}"
         )
-        fits = any(all(node.get(one, 0) >= wanted[one] for one in wanted) for node in nodes)
+        fits = any(all(node.get(one, 0) >= needed[one] for one in needed) for node in nodes)
         if self._job.address == "local" and not fits:  # and no node will come
             self.because = f"{why}. Lower strategy.resources"
             self._end.set()
@@ -219,22 +219,22 @@ class _Actors:
             try:
                 actor = self._actor.remote(replace(self._job.work, numbers=numbers, leaves=leaves))
                 self._actors[first] = actor
-                while not isinstance(said := await _answer(actor.report.remote()), str):
-                    running.pop(getattr(said, "worker_id", -1), None)
-                    if isinstance(said, RunnerStarted):
-                        running[said.worker_id] = said
+                while not isinstance(report := await _answer(actor.report.remote()), str):
+                    running.pop(getattr(report, "worker_id", -1), None)
+                    if isinstance(report, RunnerStarted):
+                        running[report.worker_id] = report
                         self._has_run = True
                         self._starting.pop(first, None)
-                    if not isinstance(said, AllEnded):
-                        self._run.send(said)
-                why = said
+                    if not isinstance(report, AllEnded):
+                        self._run.send(report)
+                why = report
             except asyncio.CancelledError:
                 why = "it did not end within graceful_timeout" if running else FINISHED
             except self._ray.exceptions.RayError as error:
-                said = str(getattr(error, "cause", error))
-                why = " ".join(capped(said, 800).split())
+                text = str(getattr(error, "cause", error))
+                why = " ".join(capped(text, 800).split())
                 # The first of a chain of errors is the cause; ``capped`` may have left it out.
-                if (root := _ROOT.search(said)) and root[0] not in why:
+                if (root := _ROOT.search(text)) and root[0] not in why:
                     why = f"{root[0]} ({why})"
             except Exception as error:
                 if actor is not None:  # as when Ray is lost; what ran is nobody's fault

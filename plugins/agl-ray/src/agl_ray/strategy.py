@@ -28,9 +28,9 @@ from agl_ray.cluster import END_SECONDS, Job, start
 from agl_runs.folders import FILE, LOCK, STORE
 
 ON_NODES = ("AGL_CONCURRENCY", "AGL_DISABLE_PLUGINS", "AGL_EMITTER_DEBUG", "AGL_STRICT_PLUGINS")
-"""Variables that go along."""
+"""Variables that go to the nodes."""
 MOST_BY_ITSELF = 8
-"""So many runners share an actor, where nobody says how many."""
+"""Most runners that share an actor if nobody says how many."""
 
 
 class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
@@ -42,7 +42,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
 
     Args:
         runners: How many runners; with ``min_runners``, at most.
-        min_runners: So many stay when they have nothing to do; others come when rollouts wait, and
+        min_runners: How many stay when they have nothing to do; others come when rollouts wait, and
             leave when they have had none for ten seconds. None keeps all of them.
         address: ``auto`` on a machine of the cluster, ``ray://HOST:10001`` from elsewhere, or
             ``HOST:6379``. None reads ``RAY_ADDRESS``; without it, it is ``local``: Ray starts on
@@ -170,7 +170,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
 class _Pickler(cloudpickle.Pickler):  # which takes code of ``__main__`` along
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionalLitAgent) and obj.__module__ != "__main__":
-            # By its name, as a function is pickled, where that is its module's.
+            # Pickled by its name, as a function is, if its module has it under this name.
             name = getattr(obj, "__qualname__", "")
             if getattr(sys.modules.get(obj.__module__), name, None) is obj:
                 return name

@@ -21,22 +21,22 @@ from agl.emitter import emit_reward
 from agl.tracer.base import Tracer
 from agl.types import Attempt, AttemptedRollout
 from agl_sandbox import linux, probe, shipping, syscalls
-from agl_sandbox.forked_worker import answer_call, encode, failure_of, receive, serve
+from agl_sandbox.forked_worker import Ask, answer_call, encode, failure_of, receive, serve
 from agl_sandbox.forwarding import Forwarder
 from agl_sandbox.linux import Mount, Namespace, die_with_parent
 from agl_sandbox.sandbox import run_attempt
 
 MB = 1024 * 1024
 FILES_PER_MB = 256
-"""In an attempt's folders: an empty file counts as much as a page of memory."""
+"""Most files for each MB of ``disk_mb``: an empty file counts as much as a page of memory."""
 
 
 def main(descriptor: int) -> NoReturn:
     """Be the clean process; does not return.
 
     Args:
-        descriptor: Of the socket to the runner. What comes first is the setup of
-            ``ProcessSandbox``; it is answered with ``ready`` or ``error``.
+        descriptor: Number of the socket to the runner, which first sends the setup of
+            ``ProcessSandbox``, and gets ``ready`` or ``error``.
     """
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -53,7 +53,7 @@ def main(descriptor: int) -> NoReturn:
         network = Namespace(0) if setup["network"] else Namespace.NET
         enclosure = Enclosure(Namespace.MNT | Namespace.IPC | Namespace.PID | network)
 
-    def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
+    def work(payload: Any, ask: Ask) -> Any:
         if enclosure is not None:
             enclosure.forget()
             disk_mb = setup["limits"]["disk_mb"]
@@ -67,11 +67,9 @@ def main(descriptor: int) -> NoReturn:
 
 
 def _probe_or_run(
-    payload: Mapping[str, Any],
-    ask: Callable[[Any], Any],
-    load: Callable[[], tuple[LitAgent[Any], Tracer]],
+    payload: Mapping[str, Any], ask: Ask, load: Callable[[], tuple[LitAgent[Any], Tracer]]
 ) -> Any:
-    """In the folder of the attempt, try what a probe tries, or run the agent."""
+    """Try what a probe tries, or run the agent, in the folder of the attempt."""
     os.environ.update(HOME=payload["folder"], TMPDIR=payload["folder"])
     os.chdir(payload["folder"])
     if "probe" in payload:
@@ -141,7 +139,7 @@ class _Nothing(LitAgent[Any]):
 def _mount(
     own_folders: Sequence[str], hosts: Mapping[str, str], disk_mb: int, uid: int | None
 ) -> None:
-    """As the first process of fresh namespaces, put there what the agent may see and write."""
+    """Mount what the agent may see and write; called in the first process of fresh namespaces."""
     linux.mount("", "/", flags=Mount.REC | Mount.SLAVE)
     quiet = Mount.NOSUID | Mount.NODEV
     linux.mount("proc", "/proc", "proc", quiet | Mount.NOEXEC)
@@ -217,7 +215,7 @@ def main_in_container() -> NoReturn:
     answer_call(_work_in_container, lambda: receive(incoming.read), send)
 
 
-def _work_in_container(payload: Mapping[str, Any], ask: Any) -> Any:
+def _work_in_container(payload: Mapping[str, Any], ask: Ask) -> Any:
     if payload["forward"]:
         _forward(payload["forward"])
     return _probe_or_run(payload, ask, lambda: shipping.unpack(payload["shipment"]))

@@ -21,15 +21,15 @@ from agl.utils.checks import check_numbers
 from agl_processes.tree import describe_exit
 from agl_sandbox import probe, shipping
 from agl_sandbox.fork_server import CallFailedError, ClosedError, converse
-from agl_sandbox.forked_worker import encode
+from agl_sandbox.forked_worker import OnMessage, encode
 from agl_sandbox.forwarding import Routes, address_of, routes_to, targets_of
 from agl_sandbox.output import Output
-from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of
+from agl_sandbox.sandbox import JsonSandbox, name_of
 
 logger = logging.getLogger("agl.sandbox")
 
 FOLDER = "/tmp"
-"""Of an attempt, in its container."""
+"""The folder of an attempt in its container."""
 SOCKETS = "/run/agl"
 """Where a container finds the sockets that lead to its models."""
 REMOVAL_SECONDS = 30.0
@@ -40,7 +40,7 @@ PUBLIC_VARIABLES = (
     *("PATH", "LANG", "HOME", "HOSTNAME", "TMPDIR", "TERM", "LC_CTYPE"),
     *("GPG_KEY", "PYTHON_VERSION", "PYTHON_SHA256"),  # of Python's images
 )
-"""May be the same in a container as where the runner is, and say nothing of it."""
+"""Variables whose values may be the runner's, too: they tell nothing about it."""
 
 
 class DockerSandbox(JsonSandbox):
@@ -103,21 +103,21 @@ class DockerSandbox(JsonSandbox):
         self._shipment = shipping.pack(agent, tracer, by_name=True)
         with probe.open_targets([*PUBLIC_VARIABLES, *self._env], has_own=True) as targets:
             try:
-                found: Findings = await self._call({"probe": targets}, [], None)
+                findings: Findings = await self._call({"probe": targets}, [], None)
             except CallFailedError as error:
                 raise ConfigError(
                     f"isolation 'docker': a container of image {self._image!r} does not work: "
                     f"{error}. It needs {self._python!r} with agl-core and agl-sandbox; what it "
                     "wrote stands above"
                 ) from error
-        is_open = {what: how for what, how in found.items() if how != probe.CLOSED}
+        is_open = {what: how for what, how in findings.items() if how != probe.CLOSED}
         # Containers in a network may reach what that leads to.
         if set(is_open) - ({probe.CONNECT} if self._network else set()):
             wrong = "; ".join(f"{what} ({how})" for what, how in is_open.items())
             raise ConfigError(
                 f"isolation 'docker': the wall does not hold: from behind it, an agent can {wrong}"
             )
-        self.findings = found
+        self.findings = findings
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
         targets = [*self._connect, *targets_of(attempt["resources"])]
@@ -164,8 +164,8 @@ class DockerSandbox(JsonSandbox):
             contextlib.closing(routes.forwarder()) as forwarder,
         ):
             os.chmod(folder, 0o755)
-            sockets, forward = _sockets(folder, routes)
-            await forwarder.start(sockets)
+            await forwarder.start(_sockets(folder, len(routes.listen)))
+            forward = [(*each, f"{SOCKETS}/{number}") for number, each in enumerate(routes.listen)]
             frame = encode({"payload": {**payload, "forward": forward, "folder": FOLDER}})
             command = self.command(name, routes, folder)
             with contextlib.closing(Output(who)) as output:
@@ -220,24 +220,20 @@ class DockerSandbox(JsonSandbox):
     def _check_daemon(self) -> None:
         """Refuse at once where containers cannot be run."""
         command = [self._docker, "version", "--format", "{{.Server.Version}}"]
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if said.returncode != 0:
+        version = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if version.returncode != 0:
             raise ConfigError(
                 f"isolation 'docker': {self._docker!r} cannot run containers: "
-                f"{said.stderr.strip()[:300] or 'it says nothing'}. Start its daemon, join the "
+                f"{version.stderr.strip()[:300] or 'it says nothing'}. Start its daemon, join the "
                 "group that may use it, or use isolation 'process', which needs none"
             )
 
 
-def _sockets(folder: str, routes: Routes) -> tuple[list[socket.socket], list[tuple[str, int, str]]]:
-    """A listening socket for each route; and for the container host, port and path of each."""
-    sockets: list[socket.socket] = []
-    forward: list[tuple[str, int, str]] = []
-    for number, (host, port) in enumerate(routes.listen):
-        sock = socket.socket(socket.AF_UNIX)
+def _sockets(folder: str, count: int) -> list[socket.socket]:
+    """Listening sockets in a folder, each named by its number."""
+    sockets = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+    for number, sock in enumerate(sockets):
         sock.bind(f"{folder}/{number}")
         os.chmod(f"{folder}/{number}", 0o666)
         sock.listen()
-        sockets.append(sock)
-        forward.append((host, port, f"{SOCKETS}/{number}"))
-    return sockets, forward
+    return sockets

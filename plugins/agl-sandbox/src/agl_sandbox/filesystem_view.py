@@ -40,10 +40,10 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
         ConfigError: There is so much of it that this is no project's folder.
     """
     own = [Path(path) for path in (*SYSTEM, sys.prefix, sys.base_prefix)]
-    # With links: what hides one hides where it leads.
+    # Targets of links are kept, too: hiding a link hides its target.
     wanted = {*shown, *but} | {path.resolve() for path in (*shown, *but)}
     kept = {path for each in wanted for path in (each, *each.parents)}
-    found: dict[Path, None] = {}
+    private: dict[Path, None] = {}
     for root in shown:
         if any(root.is_relative_to(path) for path in own):
             continue
@@ -53,22 +53,22 @@ def private_paths(shown: Sequence[Path], but: Iterable[Path]) -> list[Path]:
                 if path in kept or name.endswith(MODULES):
                     continue
                 if (name.startswith(".") or _is_private(path)) and path.resolve() not in kept:
-                    found[path] = None
-            done = {*found, *own}
+                    private[path] = None
+            done = {*private, *own}
             folders[:] = [name for name in folders if Path(folder, name) not in done]
-            if len(found) > MOST_HIDDEN:
+            if len(private) > MOST_HIDDEN:
                 raise ConfigError(
                     f"isolation 'process': {root}, from which Python imports, holds more than "
                     f"{MOST_HIDDEN} files that are their owner's alone; agents would see its "
                     "other ones. Put the agent into a folder of its own"
                 )
-    return list(found)
+    return list(private)
 
 
 def visible_files(
     files: Iterable[str], shown: Iterable[Path], hidden: Sequence[Path]
 ) -> list[Path]:
-    """Those of the files that are in the system's or in shown folders, and in no hidden one."""
+    """The files in the system's or in shown folders, but for those in hidden ones."""
     return [
         path
         for path in map(Path, files)
@@ -116,13 +116,13 @@ def hiding_options(paths: Iterable[Path]) -> list[str]:
 
 
 def own_folders(shown: Iterable[Path]) -> list[str]:
-    """Where an attempt finds empty folders of its own."""
+    """Folders that each attempt finds empty, and writes to."""
     in_tmp = any(path.is_relative_to("/tmp") for path in shown)
     return [HOME, "/dev/shm", *(() if in_tmp else ("/tmp",))]
 
 
 def _devices() -> list[str]:
-    """Not bubblewrap's own ``--dev``, which without root makes the namespaces another user's."""
+    """Options for devices, as ``--dev`` without root makes the namespaces another user's."""
     options = ["--tmpfs", "/dev", "--dir", "/dev/shm", "--dir", "/dev/pts"]
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         options += ["--dev-bind-try", f"/dev/{name}", f"/dev/{name}"]

@@ -10,7 +10,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, NoReturn
 
 from agl.errors import AglError
 from agl_processes.tree import describe_exit
@@ -18,6 +18,7 @@ from agl_sandbox.forked_worker import (
     HEADER_BYTES,
     MAX_SOCKETS,
     FrameError,
+    OnMessage,
     Work,
     decode,
     encode,
@@ -28,14 +29,12 @@ from agl_sandbox.forked_worker import (
 from agl_sandbox.output import Output
 
 MAX_CALL_BYTES = 512 * 1024 * 1024
-"""Of all that a child may say in one call."""
+"""Most bytes that a child may send in one call."""
 END_SECONDS = 1.0
-"""So long a child that has answered, or closed its socket, gets to end by itself."""
+"""How long a child that has answered, or closed its socket, may take to end by itself."""
 KILL_SECONDS = 30.0
 """Longest that a call waits for its processes to be gone; then the fork server hangs."""
 
-OnMessage = Callable[[Any], Awaitable[Any]]
-"""Gets what the child asks, and returns what it is answered."""
 OnSockets = Callable[[list[socket.socket]], Awaitable[None]]
 """Gets the sockets that the enclosure hands out, before the work begins; it has to close them."""
 
@@ -79,10 +78,10 @@ class ForkServerClient:
         They are killed at the timeout, and when the caller is cancelled.
 
         Args:
-            payload: For the work; JSON.
+            payload: What the work gets; JSON.
             timeout: Seconds until it is killed; None for no limit.
             on_message: Answers what the work asks meanwhile.
-            details: For the enclosure, if there is one; JSON.
+            details: What the enclosure gets, if there is one; JSON.
             on_sockets: Needed with, and only with, an enclosure.
             name: Begins each line that its processes print.
 
@@ -93,8 +92,8 @@ class ForkServerClient:
             FrameError: JSON cannot hold the payload.
             TimeoutError: It ran longer than ``timeout``.
             CallFailedError: There is no result.
-            ForkServerGoneError: There can be no further calls. Who is cancelled is not told;
-                ``is_gone`` says it.
+            ForkServerGoneError: There can be no further calls. A cancelled caller gets a
+                ``CancelledError`` instead, and finds ``is_gone`` set.
         """
         frame = encode({"payload": payload})
         with contextlib.closing(Output(name)) as output:
@@ -228,18 +227,18 @@ async def converse(
     """Send the payload of a call, answer what is asked, and return the result.
 
     Raises:
-        CallFailedError: There is none.
+        CallFailedError: The call has no result.
         ClosedError: The far side went away.
     """
     num_bytes = 0
     await _tell(writer, frame)
     while True:
-        said = await _next(reader)
-        num_bytes += len(said)
-        if num_bytes > MAX_CALL_BYTES:
-            raise CallFailedError(f"its process sent more than {MAX_CALL_BYTES} bytes")
         try:
-            message = decode(said)
+            body = await _next(reader)
+            num_bytes += len(body)
+            if num_bytes > MAX_CALL_BYTES:
+                raise CallFailedError(f"its process sent more than {MAX_CALL_BYTES} bytes")
+            message = decode(body)
         except FrameError as error:
             raise CallFailedError(f"its process sent {error}") from None
         if "message" in message and on_message is not None:
@@ -265,15 +264,12 @@ async def _next(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(length)
     except (EOFError, ConnectionError):
         raise ClosedError from None
-    except FrameError as error:
-        raise CallFailedError(f"its process sent {error}") from None
 
 
 def _raise_failure(message: dict[str, Any]) -> None:
-    failure: Any = message.get("error")
+    failure = message.get("error")
     if isinstance(failure, dict):
-        said = cast(dict[str, Any], failure)
-        texts = {name: str(said.get(name, "")) for name in ("type", "message", "traceback")}
+        texts = {name: str(failure.get(name, "")) for name in ("type", "message", "traceback")}
         error = CallFailedError(f"{texts['type']}: {texts['message']}")
         error.failure = texts
         raise error
@@ -300,8 +296,8 @@ async def _ended(lifeline: socket.socket, seconds: float) -> int:
 
 
 async def _read_to_end(sock: socket.socket) -> bytes:
-    said = b""
+    data = b""
     with contextlib.suppress(ConnectionError):
         while chunk := await asyncio.get_running_loop().sock_recv(sock, 64):
-            said += chunk
-    return said
+            data += chunk
+    return data

@@ -29,8 +29,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn, cast
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, NoReturn
 
 import psutil
 
@@ -48,14 +48,16 @@ from agl_processes.tree import (
 from agl_sandbox.linux import die_with_parent
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Of one message in either direction."""
+"""Most bytes of one message in either direction."""
 HEADER_BYTES = 4
-"""Before each frame: its length, big-endian."""
+"""Bytes of the header before each frame: its length, big-endian."""
 MAX_SOCKETS = 32
 """Most sockets that an enclosure hands out."""
 
 Ask = Callable[[Any], Any]
 """Sends a message to the caller, and returns what its ``on_message`` returns."""
+OnMessage = Callable[[Any], Awaitable[Any]]
+"""The caller's answer to such a message."""
 Work = Callable[[Any, Ask], Any]
 """Runs in a child of its own for each call: payload and ``ask`` -> result; all JSON."""
 Enclose = Callable[[Any], contextlib.AbstractContextManager[Sequence[socket.socket]]]
@@ -106,7 +108,7 @@ def decode(frame: bytes) -> dict[str, Any]:
         raise FrameError(f"a message that is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise FrameError(f"expected a JSON object, got a {type(value).__name__}")
-    return cast(dict[str, Any], value)
+    return value
 
 
 def receive(read: Callable[[int], bytes]) -> dict[str, Any]:
@@ -178,8 +180,8 @@ def serve(
             die_with_parent()
             os.setsid()
             if enclose is None:
-                _keep(sock, work)
-            _work(sock, work)
+                _fork_from_keeper(sock)
+            answer_call(work, lambda: receive(sock.recv), sock.sendall)
         finally:
             os._exit(1)
 
@@ -300,12 +302,12 @@ def _kill_adopted(keepers: Collection[int]) -> None:
 # --- the two processes of a call --------------------------------------------------------------
 
 
-def _keep(sock: socket.socket, work: Work) -> NoReturn:
+def _fork_from_keeper(sock: socket.socket) -> None:
+    """Make this process the keeper, and return in the worker that it forks."""
     adopt_orphans()
-    worker = os.fork()
-    if worker == 0:
+    if (worker := os.fork()) == 0:
         die_with_parent()
-        _work(sock, work)
+        return
     sock.close()
     os._exit(_wait_and_kill_rest(worker))
 
@@ -326,23 +328,19 @@ def _wait_and_kill_rest(worker: int) -> int:
     return 1 if code is None else code if code >= 0 else 128 - code
 
 
-def _work(sock: socket.socket, work: Work) -> NoReturn:
-    answer_call(work, lambda: receive(sock.recv), sock.sendall)
-
-
 def answer_call(
-    work: Work, receive: Callable[[], dict[str, Any]], send: Callable[[bytes], object]
+    work: Work, next_frame: Callable[[], dict[str, Any]], send: Callable[[bytes], object]
 ) -> NoReturn:
     """Do the work of the call that comes, answer it, and end this process."""
-    asking = threading.Lock()
+    lock = threading.Lock()
 
     def ask(message: Any) -> Any:
-        with asking:
+        with lock:
             send(encode({"message": message}))
-            return receive()["reply"]
+            return next_frame()["reply"]
 
     try:
-        frame = encode({"result": work(receive()["payload"], ask)})
+        frame = encode({"result": work(next_frame()["payload"], ask)})
     except BaseException as error:
         frame = encode({"error": failure_of(error)})
     with contextlib.suppress(Exception):  # an agent may have replaced or closed them

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from agl.errors import ConfigError
 
 MAX_CONNECTIONS = 64
-"""Of one attempt at a time; a further one is closed."""
+"""Most connections of one attempt at a time; a further one is closed."""
 CHUNK_BYTES = 65536
 
 
@@ -21,10 +21,8 @@ CHUNK_BYTES = 65536
 class Routes:
     """Where an attempt may connect to."""
 
-    listen: tuple[tuple[str, int], ...]
-    """Addresses behind the wall."""
-    targets: tuple[tuple[str, int], ...]
-    """What each of them leads to, outside."""
+    listen: Mapping[tuple[str, int], tuple[str, int]]
+    """Address behind the wall -> the one outside that it leads to."""
     hosts: Mapping[str, str]
     """Host name -> its address behind the wall."""
     addresses: tuple[str, ...]
@@ -32,7 +30,7 @@ class Routes:
 
     def forwarder(self) -> "Forwarder":
         """What carries connections out."""
-        return Forwarder([partial(asyncio.open_connection, *target) for target in self.targets])
+        return Forwarder([partial(asyncio.open_connection, *one) for one in self.listen.values()])
 
 
 def routes_to(targets: Iterable[tuple[str, int]]) -> Routes:
@@ -62,7 +60,7 @@ def routes_to(targets: Iterable[tuple[str, int]]) -> Routes:
                 )
             addresses[host] = None
         listen[host, port] = host, port
-    return Routes(tuple(listen), tuple(listen.values()), hosts, tuple(addresses))
+    return Routes(listen, hosts, tuple(addresses))
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -93,7 +91,7 @@ class Forwarder:
     """Carries connections that come in on some sockets to where each leads.
 
     Args:
-        connects: For each socket, what connects to its target.
+        connects: What connects to the target of each socket.
     """
 
     def __init__(self, connects: Sequence[Connect]) -> None:
@@ -106,7 +104,7 @@ class Forwarder:
         for sock, connect in zip(sockets, self._connects, strict=True):
             is_unix = sock.family == socket.AF_UNIX
             start = asyncio.start_unix_server if is_unix else asyncio.start_server
-            self._servers.append(await start(self._taker(connect), sock=sock))
+            self._servers.append(await start(partial(self._take, connect), sock=sock))
 
     def close(self) -> None:
         """End all connections."""
@@ -115,16 +113,15 @@ class Forwarder:
         for connection in self._connections:
             connection.cancel()
 
-    def _taker(self, connect: Connect) -> Any:
-        def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if len(self._connections) >= MAX_CONNECTIONS:
-                writer.close()
-                return
-            task = asyncio.create_task(_carry(reader, writer, connect))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
-
-        return take
+    def _take(
+        self, connect: Connect, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if len(self._connections) >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        task = asyncio.create_task(_carry(reader, writer, connect))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
 
 async def _carry(

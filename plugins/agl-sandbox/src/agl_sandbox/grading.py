@@ -14,7 +14,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from agl.agent.base import LitAgent
 from agl.emitter import reward_attributes, reward_value
@@ -138,7 +138,7 @@ def _plain(reward: Any) -> GradeResult:
         return None
     if not isinstance(reward, Mapping):
         return reward_value(reward)
-    named = {str(name): reward_value(value) for name, value in cast(Any, reward).items()}
+    named = {str(name): reward_value(value) for name, value in reward.items()}
     if not named:
         raise ValueError("a grader's dict of rewards must have one; return None for no reward")
     return named

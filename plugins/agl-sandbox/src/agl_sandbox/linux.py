@@ -65,7 +65,7 @@ def die_with_parent() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """From now on, no program that is started gets more rights than this process has."""
+    """Let no program that is started from now on get more rights than this process has."""
     _check(LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
@@ -81,7 +81,7 @@ def drop_capabilities() -> None:
 
 
 def bring_up_loopback(addresses: list[str]) -> None:
-    """In a fresh network namespace: 127.0.0.0/8 and ::1, and further IPv4 addresses."""
+    """Give a fresh network namespace 127.0.0.0/8, ::1 and further IPv4 addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_AND_RUNNING))
         for number, address in enumerate(addresses):

@@ -8,7 +8,7 @@ from agl.utils.secrets import hide
 from agl.utils.text import printable
 
 MOST_BYTES = 100_000
-"""Of what one process prints; the rest is read and left out."""
+"""How much of what one process prints is copied; the rest is read and left out."""
 
 
 class Output:
@@ -23,7 +23,7 @@ class Output:
         self._reading, writing = os.pipe()
         os.set_blocking(self._reading, False)
         self.writing = os.fdopen(writing, "wb", buffering=0)
-        """For the process, and to be closed here as soon as it has it."""
+        """The end for the process; close it here as soon as the process has it."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._reading, self._copy)
 

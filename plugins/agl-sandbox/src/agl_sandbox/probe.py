@@ -79,7 +79,7 @@ def try_all(targets: Mapping[str, Any]) -> Findings:
     may_signal = _namespace() in (targets["namespace"], None)
     tries: dict[str, Callable[[], str | None]] = {
         READ_FILE: lambda: Path(targets["file"]).read_text(),
-        READ_ENVIRONMENT: lambda: _environment(f"{folder}/environ") if is_runner else None,
+        READ_ENVIRONMENT: lambda: _opens(f"{folder}/environ") if is_runner else None,
         READ_MEMORY: lambda: _opens(f"{folder}/mem") if is_runner else None,
         SIGNAL: lambda: _takes_signals(targets["pid"]) if may_signal else None,
         SEE_PROCESSES: _others,
@@ -114,7 +114,7 @@ class _Descriptor(NamedTuple):
 
 def _descriptors() -> list[_Descriptor]:
     """What leads to others: not event loops, whose inode is everybody's, nor the null device."""
-    found: list[_Descriptor] = []
+    descriptors: list[_Descriptor] = []
     for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd") else ():
         with contextlib.suppress(OSError):  # that of the list itself
             path, about = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
@@ -122,8 +122,8 @@ def _descriptors() -> list[_Descriptor]:
             if not is_device and not path.startswith("anon_inode:"):
                 may_write = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
                 key, is_file = [about.st_dev, about.st_ino], stat.S_ISREG(about.st_mode)
-                found.append(_Descriptor(path, key, is_file, may_write))
-    return found
+                descriptors.append(_Descriptor(path, key, is_file, may_write))
+    return descriptors
 
 
 def written_files() -> list[str]:
@@ -149,7 +149,7 @@ def _start_time(folder: str) -> str | None:
 
 
 def _namespace() -> str | None:
-    """Of this process's numbers of processes."""
+    """The namespace of processes that this one is in."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -159,11 +159,6 @@ def _namespace() -> str | None:
 def _takes_signals(pid: int) -> str:
     os.kill(pid, 0)
     return f"process {pid} takes signals"
-
-
-def _environment(path: str) -> str | None:
-    names = [line.split(b"=")[0] for line in Path(path).read_bytes().split(b"\0") if line]
-    return f"{len(names)} variables"
 
 
 def _opens(path: str) -> str:
@@ -194,8 +189,8 @@ def _not_allowed(allowed: list[str], values: dict[str, str] | None) -> str | Non
     has = {name: value for name, _, value in pairs} | dict(os.environ)
     more = {*has} - {*allowed}
     if values is not None:
-        found = _digests(has)
-        more = {name for name in more if found[name] == values.get(name)}
+        digests = _digests(has)
+        more = {name for name in more if digests[name] == values.get(name)}
     return ", ".join(sorted(more)) or None
 
 

@@ -23,10 +23,10 @@ from agl.tracer.base import Tracer
 from agl.utils.checks import check_numbers
 from agl_sandbox import filesystem_view, probe, shipping, syscalls
 from agl_sandbox.fork_server import CallFailedError, ForkServerClient, ForkServerGoneError
-from agl_sandbox.forked_worker import MAX_SOCKETS, encode, receive
+from agl_sandbox.forked_worker import MAX_SOCKETS, OnMessage, encode, receive
 from agl_sandbox.forwarding import address_of, routes_to, targets_of
 from agl_sandbox.output import Output
-from agl_sandbox.sandbox import JsonSandbox, OnMessage, name_of
+from agl_sandbox.sandbox import JsonSandbox, name_of
 
 logger = logging.getLogger("agl.sandbox")
 
@@ -34,9 +34,9 @@ START_SECONDS = 120.0
 """Longest that the clean process may take to import the agent."""
 PROBE_SECONDS = 30.0
 UIDS = range(1_900_000_000, 2_100_000_000)
-"""Of these, which nobody else gives to users, each attempt gets one where the runner is root."""
+"""User ids that nobody else uses; each attempt gets one of them if the runner is root."""
 OWN_VARIABLES = ("HOME", "TMPDIR", "PWD", "LC_CTYPE")
-"""Set for each attempt, by bubblewrap, and by Python."""
+"""Variables that we, bubblewrap and Python set for each attempt."""
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from agl_sandbox.child_setup import main; main(int(sys.argv[2]))"
@@ -126,17 +126,12 @@ class ProcessSandbox(JsonSandbox):
             )
         if sys.platform != "linux":
             raise ConfigError("isolation 'process' needs Linux; here, use 'docker' or 'none'")
-        check = partial(check_numbers, "isolation 'process'", whole=True, least=1)
-        check(processes=processes, files=files, disk_mb=disk_mb)
-        check(optional=True, memory_mb=memory_mb, file_mb=file_mb, cpu_seconds=cpu_seconds)
-        self._limits: dict[str, int | None] = {
-            "memory_mb": memory_mb,
-            "processes": processes,
-            "files": files,
-            "file_mb": file_mb,
-            "disk_mb": disk_mb,
-            "cpu_seconds": cpu_seconds,
-        }
+        always = {"processes": processes, "files": files, "disk_mb": disk_mb}
+        optional = {"memory_mb": memory_mb, "file_mb": file_mb, "cpu_seconds": cpu_seconds}
+        check: Any = partial(check_numbers, "isolation 'process'", whole=True, least=1)
+        check(**always)
+        check(optional=True, **optional)
+        self._limits: dict[str, int | None] = {**always, **optional}
         self._env = [*env]
         self._read = _existing("read", read)
         self._hide = _existing("hide", hide)
@@ -182,14 +177,14 @@ class ProcessSandbox(JsonSandbox):
         clean = await self._running()
         with probe.open_targets([*self._environment(), *OWN_VARIABLES]) as targets:
             try:
-                found: Findings = await self._call(
+                findings: Findings = await self._call(
                     clean.client, {"probe": targets}, [], None, PROBE_SECONDS
                 )
             except (CallFailedError, ForkServerGoneError, TimeoutError) as error:
                 self.close()
                 raise ConfigError(f"isolation 'process' does not work here: {error}") from error
-        self._judge(found)
-        self.findings = found
+        self._judge(findings)
+        self.findings = findings
 
     async def run(self, attempt: dict[str, Any], on_message: OnMessage) -> Any:
         clean = await self._running()
@@ -236,7 +231,7 @@ class ProcessSandbox(JsonSandbox):
                 {**payload, "uid": uid, "folder": folder, "hosts": routes.hosts},
                 timeout=timeout,
                 on_message=on_message,
-                details={"listen": routes.listen, "addresses": routes.addresses},
+                details={"listen": [*routes.listen], "addresses": routes.addresses},
                 on_sockets=forwarder.start if self._bwrap else None,
                 name=name,
             )
@@ -268,24 +263,23 @@ class ProcessSandbox(JsonSandbox):
             "own_folders": filesystem_view.own_folders(self._shown),
             "limits": self._limits,
         }
+        answer: dict[str, Any] = {}
         try:
-            try:
-                control.settimeout(START_SECONDS)
-                control.sendall(encode(setup))
-                answer = await asyncio.to_thread(receive, control.recv)
-                control.settimeout(None)
-            except (EOFError, OSError) as error:
-                answer = {"error": {"message": f"{error}. What it wrote stands above"}}
-            if "error" in answer:
-                error = answer["error"]
-                raise ConfigError(
-                    "isolation 'process': the agent cannot be imported behind the wall: "
-                    f"{error.get('type', '')}: {error['message']}\n{error.get('traceback', '')}"
-                )
-        except BaseException:  # also when its attempt is cancelled
-            await asyncio.to_thread(clean.end)
-            clean.output.close()
-            raise
+            control.settimeout(START_SECONDS)
+            control.sendall(encode(setup))
+            answer = await asyncio.to_thread(receive, control.recv)
+            control.settimeout(None)
+        except (EOFError, OSError) as error:
+            answer = {"error": {"message": f"{error}. What it wrote stands above"}}
+        finally:
+            if "ready" not in answer:  # also when its attempt is cancelled
+                await asyncio.to_thread(clean.end)
+                clean.output.close()
+        if failure := answer.get("error"):
+            raise ConfigError(
+                "isolation 'process': the agent cannot be imported behind the wall: "
+                f"{failure.get('type', '')}: {failure['message']}\n{failure.get('traceback', '')}"
+            )
         return clean
 
     def _spawn(self) -> tuple["_Clean", socket.socket]:
@@ -305,7 +299,7 @@ class ProcessSandbox(JsonSandbox):
         return _Clean(ForkServerClient(ours), process, output), ours
 
     def _wrapper(self) -> list[str]:
-        """The command that the interpreter's is given to."""
+        """The command that starts the interpreter within bubblewrap; empty without it."""
         if self._bwrap is None:
             return []
         hidden = [*self._hide, *filesystem_view.private_paths(self._shown, self._read)]
@@ -316,10 +310,10 @@ class ProcessSandbox(JsonSandbox):
         names = ("PATH", "LANG", *self._env)
         return {name: os.environ[name] for name in names if name in os.environ}
 
-    def _judge(self, found: Findings) -> None:
+    def _judge(self, findings: Findings) -> None:
         """Refuse what is open and should not be; warn of what is open."""
-        is_open = {what: how for what, how in found.items() if how != probe.CLOSED}
-        promised = {*found} - {probe.WRITE_LEFT_OPEN}
+        is_open = {what: how for what, how in findings.items() if how != probe.CLOSED}
+        promised = {*findings} - {probe.WRITE_LEFT_OPEN}
         if not self._bwrap:
             promised = {probe.OWN_ENVIRONMENT, *(WITH_USER if self._has_user else ())}
         if self._network:
@@ -357,13 +351,13 @@ class ProcessSandbox(JsonSandbox):
 
 def _existing(option: str, paths: Sequence[str]) -> list[Path]:
     """The paths from the root."""
-    found = [Path(path).expanduser().absolute() for path in paths]
-    for path in found:
+    absolute = [Path(path).expanduser().absolute() for path in paths]
+    for path in absolute:
         if not path.exists():
             raise ConfigError(
                 f"isolation 'process': {option} names {str(path)!r}, which does not exist"
             )
-    return found
+    return absolute
 
 
 def _check_others_may_read() -> None:

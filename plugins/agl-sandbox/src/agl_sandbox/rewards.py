@@ -9,7 +9,7 @@ class ExactMatch:
     """1 where the agent's answer is the one that the task keeps from it, else 0.
 
     Args:
-        key: Under which ``private`` has the answer.
+        key: The key of the answer in ``private``.
         ignore_case: Whether capitals count as small letters.
     """
 

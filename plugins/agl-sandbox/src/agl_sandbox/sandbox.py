@@ -9,7 +9,7 @@ starts a container.
 import asyncio
 import json
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -27,8 +27,7 @@ from agl.tracer.base import Tracer
 from agl.types import AttemptedRollout, Failure, NamedResources, ProxyLLM, Span
 from agl.utils.text import capped
 from agl_sandbox.fork_server import CallFailedError
-
-OnMessage = Callable[[Any], Awaitable[Any]]
+from agl_sandbox.forked_worker import Ask, OnMessage
 
 _RESOURCES = TypeAdapter[NamedResources](NamedResources)
 
@@ -67,7 +66,7 @@ class JsonSandbox(Sandbox):
         """Call ``run_attempt`` behind the wall. Cancelled, it ends all that the attempt started.
 
         Args:
-            attempt: For ``run_attempt``; JSON.
+            attempt: What ``run_attempt`` gets; JSON.
             on_message: Answers what comes from behind the wall.
 
         Returns:
@@ -88,9 +87,9 @@ def name_of(attempt: Mapping[str, Any]) -> str:
 
 def _spans_of(message: Any, rollout: AttemptedRollout) -> list[Span]:
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-    said = {**ids, "writer": "agent", "late": False}  # whatever its process says
+    fixed = {**ids, "writer": "agent", "late": False}  # whatever its process says
     try:
-        return [Span.model_validate({**span, **said}) for span in message["spans"]]
+        return [Span.model_validate({**span, **fixed}) for span in message["spans"]]
     except (TypeError, ValueError, LookupError) as error:
         raise CallFailedError(f"its process sent something that is no span: {error}") from None
 
@@ -123,7 +122,7 @@ def _capped(failure: Failure) -> Failure:
 class _SpansOut(LightningStore):
     """The store as the tracer behind the wall sees it."""
 
-    def __init__(self, ask: Callable[[Any], Any]) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
@@ -140,13 +139,13 @@ class _SpansOut(LightningStore):
 
 
 def run_attempt(
-    agent: LitAgent[Any], tracer: Tracer, attempt: Mapping[str, Any], ask: Callable[[Any], Any]
+    agent: LitAgent[Any], tracer: Tracer, attempt: Mapping[str, Any], ask: Ask
 ) -> dict[str, Any]:
     """Run one attempt in this process, which ends after it; the answer for ``JsonSandbox.run``.
 
     Args:
         tracer: Initialised, with no store.
-        attempt: From ``JsonSandbox.run``.
+        attempt: The argument of ``JsonSandbox.run``.
         ask: Sends a message out, and waits for the answer.
     """
     rollout = AttemptedRollout.model_validate(attempt["rollout"])

@@ -81,7 +81,7 @@ def _named(agent: LitAgent[Any]) -> dict[str, str] | None:
 
 def _unpacked(packed: dict[str, str]) -> Any:
     if "pickle" in packed:
-        # From the runner, over a pipe that no agent has held yet.
+        # The runner sent it over a pipe that no agent has held yet.
         return pickle.loads(base64.b64decode(packed["pickle"]))
     return getattr(importlib.import_module(packed["module"]), packed["name"])
 

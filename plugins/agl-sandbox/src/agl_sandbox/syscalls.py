@@ -44,10 +44,10 @@ _BY_MACHINE = {
 
 def _program() -> bytes | None:
     """The filter for this machine, if its numbers are known."""
-    known = _BY_MACHINE.get(platform.machine())
-    if known is None:
+    numbers = _BY_MACHINE.get(platform.machine())
+    if numbers is None:
         return None
-    architecture, socket, clone, absent, forbidden = known
+    architecture, socket, clone, absent, forbidden = numbers
     deny = _ERROR | errno.EPERM
     code = [
         _step(_LOAD, _ARCHITECTURE),

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 TAIL_LINES = 12
-"""Of a log, in an error."""
+"""How many lines of a log an error shows."""
 GRACE_SECONDS = 10.0
-"""What a command gets to end in order."""
+"""How long a command may take to end in order."""
 
 
 @contextlib.asynccontextmanager

@@ -32,7 +32,7 @@ from agl_models.versions import MODEL_NAME, Served
 logger = logging.getLogger("agl.models")
 
 CALL_SECONDS = 600.0
-"""Until a request must be answered; weights are read in it, and answers end."""
+"""How long a request may take, in which answers end or weights are read."""
 MEMORY_SHARE = 0.9
 """The part of a card's memory that vLLM takes by itself; SGLang takes about as much."""
 
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     path: str
     body: Mapping[str, Any] = {}
     is_of_memory: bool = False
-    """Only for a server on a GPU that the trainer is on, too."""
+    """Whether it is only for a server that shares its GPU with the trainer."""
 
 
 class Update(NamedTuple):
@@ -51,7 +51,7 @@ class Update(NamedTuple):
 
     before: Sequence[Call]
     after: Sequence[Call]
-    """With the weights in the folder."""
+    """Called when the folder has the weights."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Engine:
 
     is_here: Callable[[], bool]
     command: Callable[[str, int], list[str]]
-    """Of the model's folder and the port."""
+    """From the model's folder and the port to the command."""
     options: dict[str, str]
-    """Of the algorithm -> of the command."""
+    """Option of the algorithm -> of the command."""
     model: Update
-    """A whole model."""
+    """How it reads a whole model."""
     memory_flag: str
-    """Lets it give its memory back."""
+    """The option that lets it give its memory back."""
     memory_argument: str
-    """Which part of a card's memory it takes."""
+    """The option that says which part of a card's memory it takes."""
     adapter: Update | None = None
-    """An adapter of a model that stays; None for a server that always gets the whole model."""
+    """How it reads an adapter of a model that stays; None if it always gets the whole model."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -83,7 +83,7 @@ def _sglang_command(model: str, port: int) -> list[str]:
 
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Those that vLLM's ``--max-lora-rank`` takes."""
+"""Values that vLLM's ``--max-lora-rank`` takes."""
 
 ENGINES = {
     "vllm": Engine(
@@ -154,12 +154,12 @@ def memory_share(name: str, arguments: Sequence[str]) -> float:
         ConfigError: They say no number.
     """
     parts = [part for one in arguments for part in one.split("=")]
-    said = dict(pairwise(parts)).get(argument := ENGINES[name].memory_argument, MEMORY_SHARE)
+    share = dict(pairwise(parts)).get(argument := ENGINES[name].memory_argument, MEMORY_SHARE)
     try:
-        return float(said)
+        return float(share)
     except ValueError:
         raise ConfigError(
-            f"server.arguments: {argument} is {said!r}; expected the part of a card's memory that "
+            f"server.arguments: {argument} is {share!r}; expected the part of a card's memory that "
             f"{name} may take, from 0 to 1, for example {MEMORY_SHARE}"
         ) from None
 
@@ -214,20 +214,20 @@ class EngineServer:
 
     Args:
         name: ``vllm`` or ``sglang``.
-        folder: Of the model, or of its adapter, for the server alone.
+        folder: Folder of the model, or of its adapter, for the server alone.
         log: Gets what the server writes.
         write: Writes the present weights and the tokenizer into a folder.
-        arguments: Further ones, for its command.
-        timeout_seconds: Until it must be ready.
-        options: Of the algorithm, by name; None is left to the server.
+        arguments: Further arguments of its command.
+        timeout_seconds: How long it may take to be ready.
+        options: Options of the algorithm, by name; None is left to the server.
         shares_gpu: Whether the trainer is on the GPU that the server is on: for an update the
             server then gives its memory back. vLLM refuses to start so without a GPU.
         base: What ``write`` writes is a LoRA adapter of this model, which stays; only for a server
             that can load one (``Engine.adapter``).
-        lora_rank: Of the adapter.
-        replicas: So many processes, each with a log of its own, and where there are GPUs with one
-            of those. While one that ended is started anew, with the newest weights, the others
-            serve. The only one is not started anew: its end ends the run.
+        lora_rank: Rank of the adapter.
+        replicas: How many processes serve, each with a log, and a GPU if there are any, of its own.
+            While one that ended is started anew, with the newest weights, the others serve. The
+            only one is not started anew: its end ends the run.
     """
 
     def __init__(
@@ -275,8 +275,8 @@ class EngineServer:
         """
         self._write(self._folder)
         count = len(self._cards)
-        given = (MAX_RESTARTS if count > 1 else 0, self._weights_stay)
-        self._replicas = [Replica(partial(self._start, n), *given) for n in range(count)]
+        restarting = (MAX_RESTARTS if count > 1 else 0, self._weights_stay)
+        self._replicas = [Replica(partial(self._start, n), *restarting) for n in range(count)]
         try:
             async with running_replicas(self._replicas):
                 urls = [f"{one.url}/v1" for one in self._replicas]
@@ -292,11 +292,11 @@ class EngineServer:
             options["seed"] = (options["seed"] + number * 1_000_003) % 2**32
         if (card := self._cards[number]) is not None:
             environment = {**environment, "CUDA_VISIBLE_DEVICES": card}
-        given = [(self._engine.options[name], str(value)) for name, value in options.items()]
-        known = [part for option in given for part in option]
+        flags = [(self._engine.options[name], str(value)) for name, value in options.items()]
+        arguments = [part for option in flags for part in option]
         return serve_child(
             self._name,
-            lambda port: [*self._engine.command(self._model, port), *known, *self._arguments],
+            lambda port: [*self._engine.command(self._model, port), *arguments, *self._arguments],
             self._logs[number],
             port=port,
             timeout_seconds=self._timeout_seconds,
@@ -355,15 +355,15 @@ class EngineServer:
             why = f"server {self._name!r} failed at POST {path} (its log is {self._logs[number]})"
             try:
                 with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
-                    said = answer.read()
+                    text = answer.read()
             except urllib.error.HTTPError as error:
                 return f"{why}: {error.code} {error.read()[:500].decode(errors='replace')}"
             except OSError as error:
                 return f"{why}: {error}"
             # SGLang says with 200 that it could not read the weights.
             with contextlib.suppress(ValueError):
-                if isinstance(found := json.loads(said), dict):
-                    found = cast("dict[str, Any]", found)
-                    if found.get("success") is False:
-                        return f"{why}: {found.get('message')}"
+                if isinstance(result := json.loads(text), dict):
+                    result = cast("dict[str, Any]", result)
+                    if result.get("success") is False:
+                        return f"{why}: {result.get('message')}"
         return ""

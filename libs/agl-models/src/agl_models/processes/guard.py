@@ -20,11 +20,11 @@ POLL_SECONDS = 0.1
 def main(arguments: list[str]) -> int:
     """Run the command; the exit code is its own."""
     parent, grace, command = int(arguments[0]), float(arguments[1]), arguments[2:]
-    told: list[int] = []
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: told.append(number))
+        signal.signal(number, lambda number, frame: signals.append(number))
     child = subprocess.Popen(command, start_new_session=True)
-    while child.poll() is None and not told and os.getppid() == parent:
+    while child.poll() is None and not signals and os.getppid() == parent:
         time.sleep(POLL_SECONDS)
     if child.poll() is None:
         _signal(child.pid, signal.SIGTERM)

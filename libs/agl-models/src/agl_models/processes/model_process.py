@@ -63,11 +63,11 @@ async def serve_child(
     """A block in which a server runs and answers ``/health``; it has the model ``MODEL_NAME``.
 
     Args:
-        name: Of the server, for errors.
+        name: Name of the server, for errors.
         command: Made from the port.
         log: Gets what it writes.
         port: 0 takes a free one.
-        timeout_seconds: Until it must be ready; the option ``server.timeout_seconds``.
+        timeout_seconds: How long it may take to be ready; the option ``server.timeout_seconds``.
         environment: Added to this process's own.
 
     Raises:

@@ -19,7 +19,7 @@ logger = logging.getLogger("agl.models")
 MAX_RESTARTS = 3
 """How often a replica is started anew between two updates of its weights."""
 FIRST_WAIT_SECONDS = 1.0
-"""Before it is started anew; twice as long the next time."""
+"""How long a replica waits before its first restart; twice as long before the next."""
 
 
 class Replica:
@@ -43,7 +43,7 @@ class Replica:
         self.is_up = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Have it answer until this is cancelled, or until it has ended too often."""
+        """Keep it running until this is cancelled, or it has ended too often."""
         with reserved_port(0) as port:
             self.url = f"http://{HOST}:{port}"
             await self._run_once(port, threading.Lock())

@@ -19,9 +19,9 @@ class Weights:
     def __init__(self, version: int = 0) -> None:
         self.version = version
         self.num_wanting = 0
-        """Those who wait to change them: until then nothing new is to begin."""
+        """How many wait to change them: until then nothing new is to begin."""
         self.sampling_seconds = 0.0
-        """How long they have been sampled with, all in all."""
+        """How long the sampler has used them, all in all."""
         self._condition = threading.Condition()
         self._is_used = False
         self._has_changed = False
@@ -73,7 +73,7 @@ class Batcher:
         self._condition = threading.Condition()
         self._new: list[tuple[SamplingRequest, Future[Answered]]] = []
         self._futures: dict[Sampled, Future[Answered]] = {}
-        """Of all that the sampler has; only its thread looks here."""
+        """Futures of all that the sampler has; only its thread looks here."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="agl-sampler", daemon=True)
         self._thread.start()
@@ -115,7 +115,7 @@ class Batcher:
                     self._futures.clear()
 
     def _sample(self, version: str) -> None:
-        """Until nothing is in progress."""
+        """Sample until nothing is in progress."""
         while not self._is_closed:
             self._take()
             over = self._sampler.step(may_join=not self._weights.num_wanting)

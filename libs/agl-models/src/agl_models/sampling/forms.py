@@ -124,19 +124,19 @@ class _Guided:
 
 def _grammar(request: FormRequest) -> tuple[str, str | None]:
     """The field that asks for a form, and the form as ``llguidance`` takes it."""
-    wanted = _tools_that_must_be_called(request)
+    tools = _tools_that_must_be_called(request)
     form: dict[str, Any] = request.response_format
     kind = form.get("type")
     if kind != "text" and request.used_tools:
         raise RequestError(
             400, "'response_format': an answer cannot be held to it while it may call 'tools'"
         )
-    if wanted:
-        _check_multiples("tools", [tool.get("parameters") for tool in wanted])
+    if tools:
+        _check_multiples("tools", [tool.get("parameters") for tool in tools])
         many = "" if request.parallel_tool_calls is False else " (one)*"
-        each = " | ".join(f"tool{n}" for n in range(len(wanted)))
+        each = " | ".join(f"tool{n}" for n in range(len(tools)))
         lines = [f"start: one{many}", f'one: "{CALL}\\n" ({each}) "\\n{CALL_END}"']
-        for number, tool in enumerate(wanted):
+        for number, tool in enumerate(tools):
             opening = f'{{"name": {json.dumps(tool["name"])}, "arguments": '
             lines.append(f'tool{number}: {json.dumps(opening)} arguments{number} "}}"')
             arguments = tool.get("parameters") or {"type": "object"}
@@ -171,8 +171,8 @@ def _check_multiples(name: str, schema: Any) -> None:
     Raises:
         RequestError: Their least common multiple, without its zeros, is above ``LARGEST_MULTIPLE``.
     """
-    found = [Decimal(str(one)).normalize().as_tuple().digits for one in _multiples(schema)]
-    whole = math.lcm(*(int("".join(map(str, digits))) or 1 for digits in found))
+    digits_of_each = [Decimal(str(one)).normalize().as_tuple().digits for one in _multiples(schema)]
+    whole = math.lcm(*(int("".join(map(str, digits))) or 1 for digits in digits_of_each))
     if whole > LARGEST_MULTIPLE:
         raise RequestError(
             400,

@@ -1,4 +1,4 @@
-"""What is to be sampled, and what was; and who does it."""
+"""A request to sample, its completion, and the sampler's interface."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Completion:
     """End token included."""
     logprobs: list[float] = field(default_factory=list[float])
     text: str = ""
-    """Without special tokens, and cut before a stop text."""
+    """The text without special tokens, cut before a stop text."""
     finish_reason: Literal["stop", "length"] = "length"
     stop_reason: str | None = None
     """The stop text that ended it, if one did."""
@@ -69,7 +69,7 @@ class Sampler(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Of ``transformers``, with a chat template."""
+        """A tokenizer of ``transformers``, with a chat template."""
         ...
 
     @property

@@ -16,7 +16,7 @@ class TextStream:
     of a stop text.
 
     Args:
-        decode: From token ids to text.
+        decode: Makes text of token ids.
         requests: One per choice; use ``self.requests``, which report to this stream.
         marks: Texts from which on nothing is sent before the end.
     """
