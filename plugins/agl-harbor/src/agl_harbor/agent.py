@@ -63,7 +63,11 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         from harbor.trial.trial import Trial  # pyright: ignore[reportMissingImports]
 
         assert isinstance(rollout, AttemptedRollout)
-        agent = with_model(self._agent, _model_of(resources, rollout))
+        models = [value for value in resources.values() if isinstance(value, LLM)]
+        model = models[0] if len(models) == 1 else None
+        if isinstance(model, ProxyLLM):
+            model = model.with_attempted_rollout(rollout)
+        agent = with_model(self._agent, model)
         name = f"{rollout.rollout_id}-{rollout.attempt.sequence_id}"
         config = {"task": task, "agent": agent, "environment": self._sandbox, "trial_name": name}
         with tempfile.TemporaryDirectory(prefix="agl-harbor-") as folder:
@@ -91,14 +95,6 @@ def with_model(agent: Mapping[str, Any], llm: LLM | None) -> dict[str, Any]:
     keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"), llm.api_key or "none")
     model = {"model_name": f"openai/{llm.model}", "base_url": llm.endpoint}
     return {**agent, **model, "env": {**keys, **agent.get("env", {})}}
-
-
-def _model_of(resources: NamedResources, rollout: AttemptedRollout) -> LLM | None:
-    models = [value for value in resources.values() if isinstance(value, LLM)]
-    if len(models) != 1:
-        return None
-    model = models[0]
-    return model.with_attempted_rollout(rollout) if isinstance(model, ProxyLLM) else model
 
 
 def _rewards_of(result: "TrialResult") -> dict[str, float]:

@@ -10,7 +10,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from agl.errors import AglError
 from agl_processes.tree import describe_exit
@@ -175,7 +175,11 @@ class ForkServer(ForkServerClient):
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs, work, parent)
+            try:
+                hide_descriptors((1, 2, theirs.fileno()), of_files=True)
+                serve(theirs, work, is_parent_alive=lambda: os.getppid() == parent)
+            finally:
+                os._exit(1)  # never back into the code of the parent
         theirs.close()
         super().__init__(ours)
 
@@ -186,14 +190,6 @@ class ForkServer(ForkServerClient):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._pid, 0)
             self._pid = 0
-
-
-def _serve(control: socket.socket, work: Work, parent: int) -> NoReturn:
-    try:
-        hide_descriptors((1, 2, control.fileno()), of_files=True)
-        serve(control, work, is_parent_alive=lambda: os.getppid() == parent)
-    finally:
-        os._exit(1)  # never back into the code of the parent
 
 
 # --- one call ---------------------------------------------------------------------------------
@@ -244,7 +240,12 @@ async def converse(
         if "message" in message and on_message is not None:
             await _tell(writer, encode({"reply": await on_message(message["message"])}))
             continue
-        _raise_failure(message)
+        failure = message.get("error")
+        if isinstance(failure, dict):
+            texts = {name: str(failure.get(name, "")) for name in ("type", "message", "traceback")}
+            error = CallFailedError(f"{texts['type']}: {texts['message']}")
+            error.failure = texts
+            raise error
         if "result" not in message:
             raise CallFailedError("its process sent a message that is no result")
         return message["result"]
@@ -264,15 +265,6 @@ async def _next(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(length)
     except (EOFError, ConnectionError):
         raise ClosedError from None
-
-
-def _raise_failure(message: dict[str, Any]) -> None:
-    failure = message.get("error")
-    if isinstance(failure, dict):
-        texts = {name: str(failure.get(name, "")) for name in ("type", "message", "traceback")}
-        error = CallFailedError(f"{texts['type']}: {texts['message']}")
-        error.failure = texts
-        raise error
 
 
 async def _ended(lifeline: socket.socket, seconds: float) -> int:

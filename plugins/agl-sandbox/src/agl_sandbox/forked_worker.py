@@ -303,17 +303,12 @@ def _kill_adopted(keepers: Collection[int]) -> None:
 
 
 def _fork_from_keeper(sock: socket.socket) -> None:
-    """Make this process the keeper, and return in the worker that it forks."""
+    """Return in a worker, whose keeper this process is: it ends what the worker leaves behind."""
     adopt_orphans()
     if (worker := os.fork()) == 0:
         die_with_parent()
         return
     sock.close()
-    os._exit(_wait_and_kill_rest(worker))
-
-
-def _wait_and_kill_rest(worker: int) -> int:
-    """Wait for the worker, end what it leaves behind, and return its exit code."""
     code = None
     try:
         while code is None:
@@ -325,7 +320,7 @@ def _wait_and_kill_rest(worker: int) -> int:
         kill_descendants(psutil.Process())
     except ChildProcessError:
         pass
-    return 1 if code is None else code if code >= 0 else 128 - code
+    os._exit(1 if code is None else code if code >= 0 else 128 - code)
 
 
 def answer_call(

@@ -283,13 +283,18 @@ class ProcessSandbox(JsonSandbox):
         return clean
 
     def _spawn(self) -> tuple["_Clean", socket.socket]:
+        wrapper: list[str] = []
+        if self._bwrap is not None:
+            hidden = [*self._hide, *filesystem_view.private_paths(self._shown, self._read)]
+            hidden += filesystem_view.visible_files(probe.written_files(), self._shown, hidden)
+            wrapper = [*self._bwrap, *filesystem_view.hiding_options(hidden), "--"]
         ours, theirs = socket.socketpair()
         output = Output("sandbox")
         paths = json.dumps([os.path.abspath(path) for path in sys.path])
         with theirs, output.writing as writing:
             boot = [sys.executable, "-I", "-u", "-c", BOOT, paths, str(theirs.fileno())]
             process = subprocess.Popen(
-                [*self._wrapper(), *boot],
+                [*wrapper, *boot],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
@@ -297,14 +302,6 @@ class ProcessSandbox(JsonSandbox):
                 pass_fds=[theirs.fileno()],
             )
         return _Clean(ForkServerClient(ours), process, output), ours
-
-    def _wrapper(self) -> list[str]:
-        """The command that starts the interpreter within bubblewrap; empty without it."""
-        if self._bwrap is None:
-            return []
-        hidden = [*self._hide, *filesystem_view.private_paths(self._shown, self._read)]
-        hidden += filesystem_view.visible_files(probe.written_files(), self._shown, hidden)
-        return [*self._bwrap, *filesystem_view.hiding_options(hidden), "--"]
 
     def _environment(self) -> dict[str, str]:
         names = ("PATH", "LANG", *self._env)
