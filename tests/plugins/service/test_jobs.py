@@ -30,6 +30,7 @@ from agl_service import (
     InvalidConfigError,
     ServerConnectionError,
     TrainingError,
+    jobs as jobs_module,
 )
 from agl_service.data import check_tasks
 from agl_service.jobs import Jobs, Quotas
@@ -585,6 +586,32 @@ def test_jobs_run_side_by_side_by_turns_of_users_and_stop_at_a_quota(queue):
     finally:
         stop.set()
         thread.join()
+
+
+def test_job_that_another_turn_has_just_claimed_counts_for_its_user(queue, monkeypatch):
+    ann, bob = queue.client("ann"), queue.client("bob")
+    first, second, other = queue.begin(ann), queue.begin(ann), queue.begin(bob)
+    begun, elsewhere = [], []
+    take = jobs_module.LockFile
+
+    def take_once(file):
+        begun.append(file.parent.name)
+        if not elsewhere:
+            elsewhere.append(take(file))
+        return take(file)
+
+    monkeypatch.setattr(jobs_module, "LockFile", take_once)
+    stop = threading.Event()
+    thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
+    thread.start()
+    try:
+        wait_until(lambda: len(begun) > 1)
+        assert begun[:2] == [first, other]
+    finally:
+        stop.set()
+        thread.join()
+        elsewhere[0].release()
+    assert queue.now(queue.jobs.get("ann", second)).state == "queued"
 
 
 def wait_until(holds) -> None:

@@ -1,9 +1,7 @@
 """``agl server``, ``data``, ``train``, ``evaluate``, and ``agl model`` of checkpoints."""
 
-import json
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ from agl_http.commands import host_option, port_option
 
 if TYPE_CHECKING:
     from agl_service.client import Client
+    from agl_service.instances import Instance
 
 _PLACE: Any = {"default": "agl-server", "show_default": True, "type": click.Path(path_type=Path)}
 folder_option = click.option("--folder", **_PLACE, help="Of the server: users, data, jobs.")
@@ -64,25 +63,21 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
     group_size=8. The address that is printed has the token of the first user in it, which is new or
     what AGENT_LIGHTNING_API_KEY says; `agl server users add` adds others.
     """
-    import socket
-    from hashlib import sha256
+    from dataclasses import replace
     from threading import Event
-    from urllib.parse import urlsplit
 
     from agl.cli.shared import note
     from agl.errors import ConfigError
     from agl.execution.signals import GracefulShutdown, graceful_signals
     from agl.utils.logs import setup_logging
-    from agl_http.addresses import is_loopback, url_of
+    from agl_http.addresses import url_of
     from agl_http.server import ServerThread
     from agl_http.tokens import with_token
-    from agl_runs.files import write_whole
-    from agl_runs.folders import hold_folder
+    from agl_service.instances import Instance, join
     from agl_service.jobs import Jobs
     from agl_service.server import app_of
     from agl_service.settings import read_settings
     from agl_service.users import read_users, token_of
-    from agl_sqlite.lockfile import is_taken
 
     setup_logging()
     file = Path(overrides[0]) if overrides and "=" not in overrides[0] else None
@@ -96,37 +91,20 @@ def start(overrides: tuple[str, ...], folder: Path, host: str, port: int, **opti
 
     if settings.store and host in ("0.0.0.0", "::") and not settings.address:
         raise ConfigError(f"--host {host}: say --address, where the other servers reach this one")
-    own: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-    own["url"] = settings.address.rstrip("/") or url_of(host, port)
-    own["store"] = settings.store and sha256(settings.store.encode()).hexdigest()
-    for there in _running(folder):
-        urls = own["url"], there["url"]
-        is_far = any(is_loopback(str(urlsplit(url).hostname)) for url in urls)
-        is_far = is_far and own["host"] != there["host"]
-        if not own["store"] == there["store"] != "" or is_far or urls[0] == urls[1]:
-            raise ConfigError(
-                f"a server runs in {folder} already, at {there['url']}; end it with "
-                f"agl server stop --folder {folder}, say another --folder, or give all servers of "
-                "this one the same --store postgresql://..., each an --address of its own"
-            )
-    name = f"server-{own['host']}-{own['pid']}" if settings.store else "server"
-    with hold_folder(folder, f"{name}.lock"):
-        for file in folder.glob("server*.json"):
-            if not is_taken(lock := file.with_suffix(".lock")):  # of one that was killed
-                file.unlink()
-                lock.unlink(missing_ok=True)
+    address = settings.address.rstrip("/")
+    own = Instance.here(address or url_of(host, port), settings.store)
+    with join(folder, own):
         first = next(iter(read_users(folder).values()), "first")
         token = token_of(folder, first, os.environ.get("AGENT_LIGHTNING_API_KEY"))
         jobs = Jobs(folder, settings.jobs_at_once, settings.quotas, settings.store)
         thread = ServerThread(app_of(jobs, settings), host, port)
         thread.start()
-        own["url"] = jobs.address = settings.address.rstrip("/") or thread.url
+        jobs.address = address or thread.url
         with graceful_signals(GracefulShutdown(ask_to_stop), signal.SIGTERM, signal.SIGINT):
-            write_whole(folder / f"{name}.json", json.dumps(own))
+            replace(own, url=jobs.address).write(folder)
             note(f"agl server: {with_token(jobs.address, token)}")
             jobs.run_all(stop)
         thread.stop()
-        (folder / f"{name}.json").unlink()
 
 
 @server.group("users")
@@ -142,7 +120,7 @@ def add_user(name: str, folder: Path) -> None:
     from agl_http.tokens import with_token
     from agl_service.users import token_of
 
-    click.echo(with_token(_known_running(folder)[0]["url"], token_of(folder, name)))
+    click.echo(with_token(_known_instances(folder)[0].url, token_of(folder, name)))
 
 
 @users.command("list")
@@ -173,8 +151,8 @@ def status(folder: Path) -> None:
     """Print addresses and processes of the servers, and their jobs."""
     from agl_service.jobs import RECORD, read_job
 
-    for one in _known_running(folder):
-        click.echo(" ".join(f"{name} {one[name]}" for name in ("url", "host", "pid")))
+    for one in _known_instances(folder):
+        click.echo(f"url {one.url} host {one.host} pid {one.pid}")
     jobs = [read_job(one) for one in sorted(folder.glob(f"*/jobs/*/{RECORD}"))]
     about = ("id", "user", "kind", "state", "error")
     _print([{name: getattr(job, name) for name in about} for job in jobs], as_json=False)
@@ -190,32 +168,20 @@ def stop(folder: Path) -> None:
     import socket
     import time
 
-    from agl_sqlite.lockfile import is_taken
-
-    own = [one for one in _known_running(folder) if one["host"] == socket.gethostname()]
+    here = socket.gethostname()
+    own = [one for one in _known_instances(folder) if one.host == here]
     if not own:
-        raise click.UsageError(f"no server of {folder} runs on {socket.gethostname()}")
+        raise click.UsageError(f"no server of {folder} runs on {here}")
     for one in own:
-        os.kill(one["pid"], signal.SIGTERM)
-    while any(is_taken(folder / one["lock"]) for one in own):
+        os.kill(one.pid, signal.SIGTERM)
+    while any(one.is_running(folder) for one in own):
         time.sleep(0.1)
 
 
-def _running(folder: Path) -> list[dict[str, Any]]:
-    """What the servers that run have written of themselves."""
-    from agl_sqlite.lockfile import is_taken
+def _known_instances(folder: Path) -> "list[Instance]":
+    from agl_service.instances import running_instances
 
-    found: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("server*.json")):
-        lock = file.with_suffix(".lock")
-        with suppress(FileNotFoundError, ValueError):  # it ends in this moment, or is damaged
-            if is_taken(lock):
-                found.append({**json.loads(file.read_text()), "lock": lock.name})
-    return found
-
-
-def _known_running(folder: Path) -> list[dict[str, Any]]:
-    if not (found := _running(folder)):
+    if not (found := running_instances(folder)):
         raise click.UsageError(f"no server runs in {folder}; run: agl server start")
     return found
 

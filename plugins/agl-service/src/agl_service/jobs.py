@@ -279,18 +279,19 @@ class Jobs:
                 runs[job.user] += 1
             elif job.state in ("running", "queued"):
                 waits.append(job)
-        waits.sort(key=lambda job: (job.state != "running", runs[job.user], job.created))
-        for job in waits:
-            with suppress(HeldError), ExitStack() as claimed:  # else another was faster
-                claimed.callback(LockFile(self.folder_of(job) / CLAIM).release)
-                if self.get(job.user, job.id).state in ("running", "queued"):
-                    try:
-                        self._run(job, stop)
-                    except Exception as error:
-                        logger.exception("job %s of %s failed", job.id, job.user)
-                        with suppress(UnknownRecordError):  # its folder was deleted
-                            self.change(job, "failed", "queued", "running", error=str(error))
-                    return
+        if not waits:
+            return
+        job = min(waits, key=lambda job: (job.state != "running", runs[job.user], job.created))
+        # What another server or turn was faster to claim counts at the next look.
+        with suppress(HeldError), ExitStack() as claimed:
+            claimed.callback(LockFile(self.folder_of(job) / CLAIM).release)
+            if self.get(job.user, job.id).state in ("running", "queued"):
+                try:
+                    self._run(job, stop)
+                except Exception as error:
+                    logger.exception("job %s of %s failed", job.id, job.user)
+                    with suppress(UnknownRecordError):  # its folder was deleted
+                        self.change(job, "failed", "queued", "running", error=str(error))
 
     def _run(self, job: Job, stop: Event) -> None:
         folder = self.folder_of(job)

@@ -27,18 +27,15 @@ from pydantic import Field
 from starlette.background import BackgroundTask
 
 from agl.errors import AglError, ConfigError, UnknownRecordError
-from agl.plugins import registry
 from agl_http.layers import GRANT, App, Authenticated, ErrorGuard, WholeBody
 from agl_http.tokens import Tokens, token_in
 from agl_http.wire import Body, sentence_of, status_of
-from agl_learning.trainer.options import Evaluation, Rollouts
-from agl_runs.failures import Failures
 from agl_runs.folders import STORE, known_run
-from agl_runs.options import AboveZero, Count
 from agl_runs.records import RunId
 from agl_service import data as files
 from agl_service.forwarding import Forwarding
-from agl_service.jobs import RESULT, RUN, Job, Jobs, Kind, metrics_of
+from agl_service.job_options import JobRequest, options_of
+from agl_service.jobs import RESULT, RUN, Job, Jobs, metrics_of
 from agl_service.settings import Settings
 from agl_service.users import read_users
 
@@ -53,20 +50,6 @@ class _Data(Body):
     train: Digest
     test: Digest | None = None
     id: RunId | None = None
-
-
-class _Job(Body):
-    id: RunId
-    data: RunId
-    kind: Kind
-    epochs: Count = 1
-    batch_size: Count = 32
-    eval_interval: Count = 50
-    checkpoint: str | None = None
-    air: bool = False
-    """Whether its agents give rewards to tools."""
-    max_retries: int | None = Field(default=None, ge=0)
-    timeout: AboveZero | None = Field(default=None, allow_inf_nan=False)
 
 
 def _user(request: Request) -> str:
@@ -99,7 +82,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         files.delete_data(jobs.folder / user, data_id)
 
     @api.post("/jobs")
-    def begin(user: User, asked: _Job) -> dict[str, Any]:
+    def begin(user: User, asked: JobRequest) -> dict[str, Any]:
         request = sha256(asked.model_dump_json().encode()).hexdigest()
         if (known := jobs.made_by(user, asked.id, request)) is not None:
             return job_view(known, has_workers=True)
@@ -108,30 +91,7 @@ def app_of(jobs: Jobs, settings: Settings) -> App:
         data = files.data_of(jobs.folder / user, asked.data)
         if data.error:
             raise ConfigError(f"data {asked.data!r}: {data.error}")
-        groups = min(asked.batch_size, data.train_tasks)
-        if settings.batch_size is not None:
-            most = settings.batch_size // settings.algorithm["group_size"]
-            groups = max(1, min(groups, most))
-        steps = -(-asked.epochs * data.train_tasks // groups)
-        options: dict[str, Any] = settings.algorithm | {"steps": steps, "groups_per_step": groups}
-        if data.test:
-            every = {"every": asked.eval_interval} if asked.kind == "train" else {}
-            options["evaluation"] = Evaluation.given(options.get("evaluation")) | every
-        if asked.air:
-            credit = options["credit"] = options.get("credit") or "discounted"
-            name = credit if isinstance(credit, str) else credit["type"]
-            if not registry.load(registry.GROUPS["credit"], name).uses_intermediate:
-                raise ConfigError(f"air: the server's credit rule {name!r} uses final rewards only")
-        if asked.max_retries is not None:
-            policy = "retry" if asked.max_retries else "exclude"
-            retries = {"agent": policy, "timeout": policy}
-            retries |= {"retries": asked.max_retries} if asked.max_retries else {}
-            options["failures"] = Failures.given(options.get("failures")) | retries
-        if asked.timeout is not None:
-            limit = {"timeout_seconds": asked.timeout}
-            options["rollouts"] = Rollouts.given(options.get("rollouts")) | limit
-        if asked.kind == "evaluate":
-            steps = 1
+        options, steps = options_of(asked, data, settings)
         source = asked.checkpoint and checkpoint_of(user, *asked.checkpoint.split("/", 1))
         about = asked.id, user, asked.kind, steps, time.time(), secrets.token_urlsafe(), request
         job = Job(*about, checkpoint=asked.checkpoint)
