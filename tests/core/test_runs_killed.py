@@ -16,7 +16,7 @@ from tests import interpreter
 import agl
 from agl.errors import ConfigError
 from agl_runs import folders
-from agl_runs.records import RunGeneration
+from agl_runs.records import RunGeneration, canary_run
 from agl_runs.store import begin_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.lockfile import LockFile
@@ -52,6 +52,41 @@ def test_run_of_another_machine_goes_on_and_says_what_nobody_knows(store):
     fit(store, run="a", resume=True)
     (difference,) = runs_of(store)[0].generations[1].differences
     assert difference == "nobody knows whether its last start has ended: process 1 on elsewhere"
+
+
+def test_run_is_refused_while_another_one_lives_whose_rollouts_its_runners_would_take(store):
+    process = interpreter.started("-c", "input()", stderr=subprocess.DEVNULL)
+    start = agl.RunStart(run_id="a", pid=process.pid, host=platform.node(), algorithm="toy")
+    asyncio.run(begin_run(store, start))
+    with pytest.raises(
+        ConfigError, match=f"'a' is running in the same store .process {process.pid}"
+    ):
+        fit(store, run="b")
+    assert [run.run_id for run in runs_of(store)] == ["a"]
+    process.communicate()
+    left = [
+        asyncio.run(store.enqueue_rollout(5, metadata={"run": run}))
+        for run in ("a", canary_run("a"), None)
+    ]
+    fit(store, run="b")
+    ids = [one.rollout_id for one in left]
+    now = {
+        one.rollout_id: one.status for one in asyncio.run(store.query_rollouts(rollout_id_in=ids))
+    }
+    assert [now[one] for one in ids] == ["cancelled", "cancelled", "succeeded"]
+
+
+def test_of_two_runs_that_begin_at_once_in_one_store_one_is_refused(store, monkeypatch):
+    begin, start = begin_run, agl.RunStart(run_id="a", pid=os.getpid(), algorithm="toy")
+
+    async def begin_second(store, other):
+        await begin(store, start.model_copy(update={"host": platform.node()}))
+        return await begin(store, other)
+
+    monkeypatch.setattr("agl_runs.recording.begin_run", begin_second)
+    with pytest.raises(ConfigError, match="'a' is running in the same store"):
+        fit(store, run="b")
+    assert {run.run_id: run.status for run in runs_of(store)} == {"a": "running", "b": "failed"}
 
 
 def run_of(pid: int, start_time: float, **about: Any) -> agl.Run:

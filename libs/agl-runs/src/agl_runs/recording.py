@@ -33,7 +33,7 @@ from agl_runs.files import make_private_folder
 from agl_runs.finding import innermost, placed, stores_here
 from agl_runs.records import Run, RunOutcome, RunStart
 from agl_runs.result import sum_up
-from agl_runs.rollouts import RunStore, cancel_leftovers
+from agl_runs.rollouts import RunStore, cancel_leftovers, check_alone
 from agl_runs.store import begin_run, end_run, get_run, query_runs
 from agl_runs.user_code import place_in
 
@@ -107,8 +107,12 @@ class RecordedStart(Recording):
         return f"go on with Trainer(run={self.run_id!r}, resume=True{own}) and what else it had"
 
     async def cancel_leftovers(self, store: LightningStore) -> None:
-        if self.generation > 1:
-            await cancel_leftovers(store, self.run_id)
+        over = [self.run_id] if self.generation > 1 else []
+        if self.record is not None:  # of other runs, too: the runners of this one would take them
+            for run in await query_runs(store):
+                if run.run_id != self.run_id and run.status != "finished":
+                    over += [run.run_id, records.canary_run(run.run_id)]
+        await cancel_leftovers(store, *over)
 
     async def end(self, store: LightningStore, raised: BaseException | None) -> None:
         """Note how this start ended, by its ``reason``, and by what was raised.
@@ -202,9 +206,12 @@ class RunRecorder(Recorder):
         is_made = request.makes_folder or now.place.is_dir()
         with folders.hold_folder(now.place) if is_named and is_made else nullcontext():
             about = describe_run(agent, algorithm, datasets, request.config)
+            _ask(store, lambda: check_alone(store, now.run_id))
             _begin(now, request, store, algorithm, about, unknown)
             error: BaseException | None = None
             try:
+                # Another one may have begun in this moment.
+                _ask(store, lambda: check_alone(store, now.run_id))
                 yield now
             except BaseException as raised:
                 error = raised

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from agl.errors import InvalidTransitionError, ReplacedError
+from agl.errors import ConfigError, InvalidTransitionError, ReplacedError
 from agl.store.answers import FENCE
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
 from agl.store.rules import OPEN
-from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure
-from agl_runs.store import fence_of
+from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure, Rollout
+from agl_runs.folders import is_alive
+from agl_runs.store import fence_of, query_runs
 
 LEFT_OVER: Final = Failure(
     boundary="cancelled", type="left_over", message="the start of the run that it was of is over"
@@ -55,22 +56,46 @@ class RunStore(StandInStore):
             FENCE.reset(token)
 
 
-async def cancel_leftovers(store: LightningStore, run_id: str) -> None:
-    """Cancel the rollouts of a run that are queued or under way.
+async def check_alone(store: LightningStore, run_id: str) -> None:
+    """Refuse a run while another one runs in its store.
 
-    For a new start of the run, before it queues any and before its runners claim any: what an
-    earlier one left would be run against a model that is served no longer, and nobody waits for it.
+    Raises:
+        ConfigError: One does, as far as this machine can tell.
+    """
+    for run in await query_runs(store):
+        if run.run_id != run_id and is_alive(run):
+            last = run.generations[-1]
+            raise ConfigError(
+                f"run {run.run_id!r} is running in the same store (process {last.pid} on "
+                f"{last.host}): the runners of one would run the rollouts of the other, with the "
+                "wrong agent. Wait for its end, or give this run another store; in PostgreSQL "
+                "another schema is one: postgresql://...?options=-csearch_path%3DNAME. If that "
+                "process is gone with its machine, go on with that run, and stop it"
+            )
+
+
+async def cancel_leftovers(store: LightningStore, *run_ids: str) -> None:
+    """Cancel the rollouts of runs that are queued or under way.
+
+    For a new start of a run, before it queues any and before its runners claim any: what an earlier
+    one left would be run against a model that is served no longer, and nobody waits for it.
     What an algorithm began itself, and no runner has, is left to it: it asks for that by its key.
     """
-    for rollout in await store.query_rollouts(
-        status_in=["queuing", "requeuing", "preparing", "running"], run=run_id
-    ):
-        begun = isinstance(rollout, AttemptedRollout) and rollout.attempt
-        is_own = begun and begun.worker_id is None and rollout.status != "requeuing"
-        if (rollout.metadata or {}).get("run") == run_id and not is_own:
-            with suppress(InvalidTransitionError):  # it has ended meanwhile
-                await store.update_rollout(rollout.rollout_id, status="cancelled")
-            if begun and begun.status in OPEN:  # else it and its worker would stay so for ever
-                with suppress(InvalidTransitionError):
-                    ids = rollout.rollout_id, begun.attempt_id
-                    await store.update_attempt(*ids, status="failed", error=LEFT_OVER)
+    for run_id in run_ids:
+        for rollout in await store.query_rollouts(
+            status_in=["queuing", "requeuing", "preparing", "running"], run=run_id
+        ):
+            if (rollout.metadata or {}).get("run") == run_id:
+                await _cancel(store, rollout)
+
+
+async def _cancel(store: LightningStore, rollout: Rollout) -> None:
+    begun = isinstance(rollout, AttemptedRollout) and rollout.attempt
+    if begun and begun.worker_id is None and rollout.status != "requeuing":
+        return
+    with suppress(InvalidTransitionError):  # it has ended meanwhile
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+    if begun and begun.status in OPEN:  # else it and its worker would stay so for ever
+        with suppress(InvalidTransitionError):
+            ids = rollout.rollout_id, begun.attempt_id
+            await store.update_attempt(*ids, status="failed", error=LEFT_OVER)
