@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.waiting import until
 
 from agl_models.processes.child_process import child, tail
+from agl_models.processes.model_process import is_healthy
 
 # A process with a child of its own, as a server with workers; both write their ids.
 FAMILY = (
@@ -85,3 +88,18 @@ async def test_exit_codes_and_the_end_of_the_log_are_there(tmp_path, program, co
     async with child([sys.executable, "-c", program], log) as process:
         assert await process.wait() == code
     assert {"out", "why"} <= {*tail(log).split()}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_well"), [(b"HTTP/1.1 200 OK\r\n\r\n", True), (b"garbage\r\n\r\n", False)]
+)
+def test_server_of_this_machine_is_asked_past_a_proxy(monkeypatch, answer, is_well):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(is_healthy, f"http://127.0.0.1:{server.getsockname()[1]}")
+        server.settimeout(60)
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+        assert asked.result() is is_well

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from agl.errors import AlgorithmError, ConfigError
-from agl_models.processes.model_process import HOST, has_vllm, serve_child, vllm_command
+from agl_models.processes.model_process import HOST, ask, has_vllm, serve_child, vllm_command
 from agl_models.processes.replicas import MAX_RESTARTS, Replica, running_replicas
 from agl_models.versions import MODEL_NAME, Served
 
@@ -354,8 +354,7 @@ class EngineServer:
             )
             why = f"server {self._name!r} failed at POST {path} (its log is {self._logs[number]})"
             try:
-                with urllib.request.urlopen(request, timeout=CALL_SECONDS) as answer:
-                    text = answer.read()
+                text = ask(request, CALL_SECONDS)
             except urllib.error.HTTPError as error:
                 return f"{why}: {error.code} {error.read()[:500].decode(errors='replace')}"
             except OSError as error:

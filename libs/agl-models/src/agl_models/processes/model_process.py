@@ -7,6 +7,7 @@ import shutil
 import sys
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from http.client import HTTPException
 from pathlib import Path
 
 from agl.errors import AlgorithmError
@@ -110,7 +111,21 @@ async def serve_child(
 def is_healthy(url: str) -> bool:
     """Whether a server says that it can answer."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=10):
-            return True
+        ask(f"{url}/health", 10)
     except OSError:
         return False
+    return True
+
+
+def ask(request: str | urllib.request.Request, seconds: float) -> bytes:
+    """What a server of this machine answers, past a proxy that the environment may name.
+
+    Raises:
+        OSError: No whole answer came, or it is an error of HTTP (``urllib.error.HTTPError``).
+    """
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=seconds) as answer:
+            return answer.read()
+    except HTTPException as error:
+        raise OSError(repr(error)) from error
