@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import os
 import tempfile
@@ -20,7 +21,8 @@ from agl.errors import ConfigError
 from agl.runner.report import SandboxedAgentError
 from agl.types import Failure, Rollout
 
-START_SECONDS, CLEANUP_SECONDS = 10.0, 60.0
+logger = logging.getLogger("agl.sandbox")
+START_SECONDS, CLEANUP_SECONDS = 40.0, 60.0
 """How long a cancelled rollout waits for what is being made, and may clean up in all."""
 
 
@@ -80,12 +82,13 @@ class SandboxLimits:
 
 
 async def finish(work: Coroutine[Any, Any, Any]) -> Any:
-    """Await it; cancelled meanwhile, let it end first, as what it makes must be deleted."""
+    """Await what makes or deletes a sandbox; cancelled meanwhile, let it end first."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=START_SECONDS)
+        if not (await asyncio.wait([task], timeout=START_SECONDS))[0]:
+            logger.warning("a sandbox may be left, as its provider took over %g s", START_SECONDS)
         task.cancel()
         raise
 

@@ -73,11 +73,13 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         with tempfile.TemporaryDirectory(prefix="agl-harbor-") as folder:
             config["trials_dir"] = str(self._logs or folder)
             trial = await Trial.create(TrialConfig.model_validate(config))
-            start = trial.agent_environment.start
-            trial.agent_environment.start = lambda force_build: finish(start(force_build))
+            sandbox = trial.agent_environment
+            start, stop = sandbox.start, sandbox.stop
+            sandbox.start = lambda force_build: finish(start(force_build))
+            sandbox.stop = lambda delete: finish(stop(delete))  # a second signal cancels again
             async with AsyncExitStack() as stack:
-                sandbox = self._limits.sandbox(rollout)  # entered when the trial wants one
-                wait = lambda _: stack.enter_async_context(sandbox)  # noqa: E731
+                limits = self._limits.sandbox(rollout)  # entered when the trial wants a sandbox
+                wait = lambda _: stack.enter_async_context(limits)  # noqa: E731
                 trial.add_hook(TrialEvent.ENVIRONMENT_START, wait)
                 result = await trial.run()
         return _rewards_of(result)

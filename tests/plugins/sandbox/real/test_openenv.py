@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,14 +66,19 @@ def is_running():
     return any(b"test_openenv:app" in one.read_bytes() for one in lines if one.exists())
 
 
-def test_each_rollout_has_a_server_of_its_own_which_ends_with_it(made):
+def ended(made, tasks):
     trainer = agl.Trainer(algorithm="baseline", strategy="shm", concurrency=3)
-    trainer.fit(made.agent, [{"steps": [1, 2]}, {"steps": [-1]}, {"steps": []}])
+    trainer.fit(made.agent, tasks)
     rollouts = asyncio.run(trainer.store.query_rollouts()).items
     asyncio.run(trainer.store.close())
-    ended = {str(one.input["steps"]): one.attempt.error for one in rollouts}
+    return rollouts
+
+
+def test_each_rollout_has_a_server_of_its_own_which_ends_with_it(made):
+    rollouts = ended(made, [{"steps": [1, 2]}, {"steps": [-1]}, {"steps": []}])
+    errors = {str(one.input["steps"]): one.attempt.error for one in rollouts}
     # One server died under its agent; another agent failed, and its server did not.
-    assert {key: error and error.boundary for key, error in ended.items()} == {
+    assert {key: error and error.boundary for key, error in errors.items()} == {
         **{"[1, 2]": None, "[-1]": "resources", "[]": "agent"}
     }
     assert (len({*SEEN}), is_running()) == (3, False)
@@ -86,6 +92,16 @@ async def test_server_ends_whose_rollout_was_cancelled_as_it_started(made):
     running.cancel()
     await asyncio.wait([running])
     assert not is_running()
+    async with asyncio.timeout(60):  # no thread waits on for the server
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def test_server_that_ends_as_it_starts_is_not_waited_for(made, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[project]")
+    begun = time.monotonic()
+    (rollout,) = ended(made, [{"steps": []}])
+    assert "exited prematurely" in rollout.attempt.error.message
+    assert time.monotonic() - begun < 125  # half of context_timeout_s
 
 
 @pytest.mark.parametrize(
