@@ -489,7 +489,7 @@ async def opened(site: Site) -> AsyncGenerator[Any]:
     if site.postgres is None:
         store: Any = agl.SqliteLightningStore(site.place)
     else:
-        from agl_postgres import PostgresLightningStore
+        from agl_postgres.store import PostgresLightningStore
 
         store = PostgresLightningStore(site.place)
     try:

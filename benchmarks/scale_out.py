@@ -40,8 +40,8 @@ from store_cycle import Connection, Runner, cpu_seconds, measure, serve, spans
 import agl
 from agl.cli.shared import print_table
 from agl_bench.server import own_command
-from agl_postgres import PostgresLightningStore
 from agl_postgres.embedded import EmbeddedServer
+from agl_postgres.store import PostgresLightningStore
 
 BEAT_CONNECTIONS = 16
 """For the heartbeats of all runners of a server."""

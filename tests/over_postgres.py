@@ -26,7 +26,7 @@ def replace_stores() -> None:
     """Put stores in PostgreSQL in the place of those of this process."""
     import agl.store.memory
     import agl_sqlite.store
-    from agl_postgres import PostgresLightningStore
+    from agl_postgres.store import PostgresLightningStore
 
     known = os.environ[ADDRESS]  # a fork server's scripts have only what their test gives them
 

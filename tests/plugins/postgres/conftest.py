@@ -28,7 +28,7 @@ def url(server):
 
 @pytest.fixture
 async def store(url):
-    from agl_postgres import PostgresLightningStore
+    from agl_postgres.store import PostgresLightningStore
 
     store = PostgresLightningStore(url, scan_interval_seconds=0.05)
     yield store

@@ -5,7 +5,7 @@ import asyncio
 from agl.store.answers import AttemptEnd
 from agl.store.engine.records import update_resources
 from agl.types import EnqueueRolloutRequest, RolloutConfig, Span
-from agl_postgres import PostgresLightningStore
+from agl_postgres.store import PostgresLightningStore
 from agl_postgres.tables import PostgresTables
 
 

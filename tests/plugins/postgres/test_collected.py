@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from agl_postgres import PostgresLightningStore
+from agl_postgres.store import PostgresLightningStore
 
 
 @pytest.mark.parametrize("in_the_middle_of", ["threading", "ring"])

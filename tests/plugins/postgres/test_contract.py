@@ -2,7 +2,7 @@
 
 import pytest
 
-from agl_postgres import PostgresLightningStore
+from agl_postgres.store import PostgresLightningStore
 from agl_testing.store_contract import StoreContract
 
 

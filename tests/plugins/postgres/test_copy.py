@@ -11,7 +11,7 @@ from tests.interpreter import AGL, python, started
 from agl.errors import ConfigError, InvalidRecordError
 from agl.store.base import AttemptEnd
 from agl.types import Document, EnqueueRolloutRequest, RolloutConfig
-from agl_postgres import PostgresLightningStore
+from agl_postgres.store import PostgresLightningStore
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.copying import _COLUMNS, copy_store
 from agl_testing.store_steps import span_of

@@ -14,8 +14,9 @@ from tests.interpreter import AGL, python, started
 import agl
 from agl import LightningStoreClient
 from agl.errors import ConfigError, StoreUnavailableError
-from agl_postgres import PostgresLightningStore
+from agl.utils.secrets import hide
 from agl_postgres.database import public_address
+from agl_postgres.store import PostgresLightningStore
 from agl_views.tables.stores import open_store
 
 
@@ -64,6 +65,24 @@ def test_each_schema_is_a_store_and_a_run_says_how_to_read_its_own(url, tmp_path
         assert rollout["reward"] == len(team)
 
 
+def test_a_database_without_a_store_gets_no_tables_by_being_read(url, server):
+    for command in ("rollouts", "runs"):
+        refused = python(*AGL, command, "--url", url)
+        assert refused.returncode == 2, refused.stdout
+        assert "no store is there" in refused.stderr
+    assert "(0 rows)" in server.psql("\\c agl\nSELECT * FROM pg_tables WHERE schemaname='public'")
+
+
+async def test_a_database_that_cannot_be_written_is_read(url, server):
+    store = PostgresLightningStore(url)
+    rollout = await store.enqueue_rollout(1)
+    await store.close()
+    server.psql("ALTER DATABASE agl SET default_transaction_read_only = on")
+    read = await asyncio.to_thread(python, *AGL, "rollouts", "--url", url)
+    assert (read.returncode, read.stderr) == (0, "")
+    assert rollout.rollout_id in read.stdout
+
+
 async def test_who_reads_ends_no_attempt_that_is_overdue(url):
     store = PostgresLightningStore(url, scan_interval_seconds=1e6)
     await store.enqueue_rollout(1, config=agl.RolloutConfig(timeout_seconds=0.1))
@@ -105,13 +124,25 @@ def test_what_cannot_be_reached_is_said_without_its_password():
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ("postgresql://u:secret@h:5/d?connect_timeout=3", "postgresql://u@h:5/d"),
-        ("postgresql://h/d?password=secret", "postgresql://h/d"),
+        ("postgresql://u:secret@h:5/d?sslmode=require", "postgresql://u@h:5/d?sslmode=require"),
+        ("postgresql://h/d?password=secret&sslpassword=secret", "postgresql://h/d"),
         ("host=h user=u password=secret dbname=d", "postgresql://u@h/d"),
+        ("postgresql://one:5433,two:5434/d", "postgresql://one:5433,two:5434/d"),
+        ("host=one,two port=5", "postgresql://one:5,two:5/"),
+        ("host=::1 user=u@x/y dbname='my/ db'", "postgresql://u%40x%2Fy@%3A%3A1/my%2F%20db"),
+        (
+            "host=/tmp/x options=-csearch_path=a",
+            "postgresql://%2Ftmp%2Fx/?options=-csearch_path%3Da",
+        ),
     ],
 )
-def test_no_password_is_shown_however_it_is_given(given, shown):
-    assert public_address(conninfo_to_dict(given)) == shown
+def test_address_is_shown_as_it_may_be_given_again_without_a_password(given, shown):
+    known = conninfo_to_dict(given)
+    assert public_address(known) == shown
+    again = conninfo_to_dict(shown)
+    if known.get("port") == "5" and "," in known["host"]:
+        known["port"] = "5,5"
+    assert again == {name: value for name, value in known.items() if "password" not in name}
 
 
 @pytest.mark.parametrize("wrong", ["postgresql://u:se cret@h/d", "http://127.0.0.1:1"])
@@ -119,6 +150,7 @@ def test_what_is_no_address_is_refused_without_its_password(wrong):
     with pytest.raises(ConfigError, match="no address of PostgreSQL") as refused:
         PostgresLightningStore(wrong)
     assert "cret" not in str(refused.value)
+    assert hide(str(refused.value)) == str(refused.value)
 
 
 async def test_the_options_of_an_address_hold_for_writing_too(url):

@@ -6,8 +6,9 @@ import psycopg
 from tests.waiting import until
 
 from agl.types import EnqueueRolloutRequest
-from agl_postgres import PostgresLightningStore, store
+from agl_postgres import store
 from agl_postgres.lookups import SQL, ask
+from agl_postgres.store import PostgresLightningStore
 
 CLAIMED = """
 INSERT INTO rollout (n, rollout_id, status, start_time, position, input, config)

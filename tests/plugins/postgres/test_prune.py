@@ -11,7 +11,7 @@ from tests.run_project import refuses
 import agl_runs.pruning
 from agl.store.base import AttemptEnd
 from agl.types import Document, EnqueueRolloutRequest
-from agl_postgres import PostgresLightningStore
+from agl_postgres.store import PostgresLightningStore
 from agl_runs.pruning import delete_rollouts, find_old
 from agl_runs.records import RunStart, canary_run
 from agl_runs.store import begin_run, end_run

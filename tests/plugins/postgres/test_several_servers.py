@@ -6,12 +6,14 @@ import time
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from tests.waiting import until
 
 from agl.errors import StoreUnavailableError
 from agl.store.base import AttemptEnd
 from agl.types import EnqueueRolloutRequest, RolloutConfig
-from agl_postgres import PostgresLightningStore
+from agl_postgres.doorbell import Doorbell
+from agl_postgres.store import PostgresLightningStore
 
 
 @pytest.fixture
@@ -94,25 +96,32 @@ async def test_lost_connections_are_made_anew(stores, server):
 
 
 class Cut:
-    """A way to the server that is cut while the answer of a commit is on it."""
+    """A way to the server that is cut as a transaction commits, before it or behind it."""
 
-    def __init__(self, store):
-        self.connection = store._database.tables._connection
+    def __init__(self, tables, is_kept):
+        self.connection, self.is_kept = tables._connection, is_kept
 
     def __getattr__(self, name):
         return getattr(self.connection, name)
 
-    def commit(self):
-        self.connection.commit()
-        self.connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    def execute(self, sql, *values):
+        if sql != "COMMIT":
+            return self.connection.execute(sql, *values)
+        if self.is_kept:
+            self.connection.execute(sql)
+        return self.connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
 
-async def test_what_was_committed_is_not_done_again_though_its_answer_is_lost(stores):
-    store = stores[0]
-    store._database.tables._connection = Cut(store)
-    rollout = await store.enqueue_rollout({"n": 1})
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_what_was_committed_is_not_done_again_though_its_answer_is_lost(stores, is_kept):
+    tables, said = stores[0]._database.tables, []
+    was_kept = tables._was_kept
+    tables._was_kept = lambda: said.append(was_kept()) or said[-1]
+    tables._connection = Cut(tables, is_kept)
+    rollout = await stores[0].enqueue_rollout({"n": 1})
     found = await stores[1].query_rollouts()
     assert [one.rollout_id for one in found] == [rollout.rollout_id]
+    assert said == [is_kept]
 
 
 async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores, url):
@@ -121,7 +130,8 @@ async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores,
 
     def look_and_flush():
         with psycopg.connect(url) as other:
-            sql = "SELECT NOT pg_try_advisory_xact_lock(%s)"
+            number = "%s # current_schema()::regnamespace::oid::bigint"
+            sql = f"SELECT NOT pg_try_advisory_xact_lock({number})"
             locked.extend(other.execute(sql, [tables._lock]).fetchone())
         flush()
 
@@ -191,3 +201,49 @@ async def test_all_go_by_the_clock_of_the_database(stores, url, monkeypatch):
     attempt = await stores[0].get_latest_attempt(rollout.rollout_id)
     await ahead.close()
     assert attempt.status == "preparing"
+
+
+@pytest.fixture
+async def bell(monkeypatch):
+    """Makes what hears the rings at an address, and looks only once without one."""
+    monkeypatch.setattr("agl_postgres.doorbell.LOOK_SECONDS", 600)
+    loop, made = asyncio.get_running_loop(), []
+
+    class Host:
+        def __init__(self, url):
+            self.answering, self.heard = threading.Event(), asyncio.Queue()
+            made.append(Doorbell(lambda: psycopg.connect(url, autocommit=True), self.answer))
+
+        def answer(self, connection, is_look):
+            self.answering.set()
+            connection.execute("SELECT pg_sleep(0.5)")
+            loop.call_soon_threadsafe(self.heard.put_nowait, is_look)
+
+        async def hears(self):
+            async with asyncio.timeout(60):
+                return await self.heard.get()
+
+    yield Host
+    for one in made:
+        one.stop()
+
+
+async def test_ring_that_comes_while_one_is_answered_is_heard(stores, url, bell):
+    host = bell(url)
+    assert await host.hears()  # the first look
+    for _ in range(2):
+        host.answering.clear()
+        await stores[0].enqueue_rollout({"n": 1})
+        await asyncio.to_thread(host.answering.wait)
+    assert [await host.hears(), await host.hears()] == [False, False]
+
+
+async def test_store_of_another_schema_is_not_rung_for(stores, url, bell):
+    apart = PostgresLightningStore(make_conninfo(url, options="-csearch_path=apart"))
+    here, there = bell(url), bell(apart.path)
+    assert (await here.hears(), await there.hears()) == (True, True)
+    for _ in range(2):
+        await stores[0].enqueue_rollout({"n": 1})
+        assert not await here.hears()
+    await apart.close()
+    assert there.heard.empty()

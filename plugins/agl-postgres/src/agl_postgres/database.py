@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import errors
@@ -49,25 +49,27 @@ class PostgresDatabase:
     Args:
         url: ``postgresql://user:password@host:port/name``, or what else libpq takes; or a server,
             which ends with the database.
+        read_only: Make no tables, and take a server that cannot be written.
 
     Raises:
         StoreUnavailableError: It cannot be reached, or holds no store of this version.
     """
 
-    def __init__(self, url: str | EmbeddedServer) -> None:
+    def __init__(self, url: str | EmbeddedServer, *, read_only: bool = False) -> None:
         self._server = None if isinstance(url, str) else url
         try:
             address = conninfo_to_dict(url if isinstance(url, str) else url.url)
         except psycopg.ProgrammingError:  # which says parts of it, perhaps of the password
-            wanted = "postgresql://user:password@host:port/name, with %20 for a space and so on"
+            wanted = "postgresql://user@host:port/name, after user :password, %20 for a space, etc."
             raise ConfigError(f"store: no address of PostgreSQL. Expected {wanted}") from None
-        self._address: Any = {**_CONNECT, **address}
+        of_reader = {"target_session_attrs": "any"} if read_only else {}
+        self._address: Any = {**_CONNECT, **of_reader, **address}
         self.path = public_address(address) if isinstance(url, str) else str(url.folder)
         self.readers = ThreadPoolExecutor(2, thread_name_prefix="agl-store-reader")
         self._lookups = threading.local()
-        self._connections: list[Connection] = []
+        self._connections: set[Connection] = set()
         try:
-            self._prepare()
+            self._prepare(read_only)
             self.tables = PostgresTables(self._connect_to_write)
         except BaseException as error:
             self.close()
@@ -80,8 +82,9 @@ class PostgresDatabase:
     def connect(self, **options: Any) -> Connection:
         """A connection, closed with the database."""
         connection = psycopg.connect(**self._address, **options)
-        self._connections = [one for one in self._connections if not one.closed]
-        self._connections.append(connection)
+        # Other threads do the same: each of these is one step for them.
+        self._connections.difference_update([one for one in [*self._connections] if one.closed])
+        self._connections.add(connection)
         return connection
 
     def _connect_to_write(self) -> Connection:
@@ -89,18 +92,20 @@ class PostgresDatabase:
         connection = self.connect(autocommit=True)
         connection.execute("SET lock_timeout='10s'; SET idle_in_transaction_session_timeout='10s'")
         connection.execute("SET plan_cache_mode = force_generic_plan")  # else each list has its own
+        sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        self.clock_offset_seconds: float = connection.execute(sql).fetchall()[0][0] - time.time()
+        """What the clock of the database has more than this machine's: all servers go by it."""
         return connection
 
-    def _prepare(self) -> None:
+    def _prepare(self, read_only: bool) -> None:
         """Make the tables, or check what they are."""
         with psycopg.connect(**self._address) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock_number("tables")])
             if connection.execute("SELECT to_regclass('agl_version')").fetchone() == (None,):
+                if read_only:
+                    raise StoreUnavailableError(f"store {self.path!r}: no store is there")
                 connection.execute(_schema().encode())
             found = connection.execute("SELECT version FROM agl_version").fetchone()
-            sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
-            self.ahead: float = connection.execute(sql).fetchall()[0][0] - time.time()
-            """Seconds that the database's clock is before this machine's: all servers go by it."""
         if found != (SCHEMA_VERSION,):
             raise StoreUnavailableError(
                 f"store {self.path!r}: made by another agl (schema {found and found[0]}, and this "
@@ -118,7 +123,7 @@ class PostgresDatabase:
         tries = 0
         for _ in range(_MOST_ROUNDS):
             try:
-                done = run_all(self.tables, guarded, lambda: now() + self.ahead)
+                done = run_all(self.tables, guarded, lambda: now() + self.clock_offset_seconds)
                 if not self.tables.num_rounds:  # else another one follows
                     return done
             except _COLLIDED:
@@ -156,9 +161,7 @@ class PostgresDatabase:
             with connection.transaction():
                 return lookup(PostgresLookups(connection))
         except (psycopg.Error, ValueError) as error:
-            if isinstance(error, AglError):
-                raise
-            raise self.named(error, "it could not be read") from error
+            raise self.named(error, "it could not be read")  # noqa: B904 (it has its cause)
 
     def close(self) -> None:
         """Close all connections."""
@@ -197,10 +200,14 @@ def _schema() -> str:
 
 def public_address(known: Mapping[str, Any]) -> str:
     """The address of a database without its password, as libpq takes it."""
-    user, port, options = map(known.get, ("user", "port", "options"))
-    where = f"{quote(known.get('host', ''), ',')}{f':{port}' if port else ''}"
-    more = f"{known.get('dbname', '')}{f'?options={quote(options)}' if options else ''}"
-    return f"postgresql://{f'{user}@' if user else ''}{where}/{more}"
+    rest = {one: str(known[one]) for one in known if not re.search("password|secret|scram", one)}
+    user, name = (quote(rest.pop(one, ""), "") for one in ("user", "dbname"))
+    hosts, ports = (rest.pop(one, "") for one in ("host", "port"))
+    each = ports.split(",") * (1 if "," in ports else 1 + hosts.count(","))
+    pairs = zip(hosts.split(","), each, strict=False)
+    where = ",".join(f"{quote(host, '')}{f':{port}' if port else ''}" for host, port in pairs)
+    more = f"?{urlencode(rest, quote_via=quote)}" if rest else ""
+    return f"postgresql://{f'{user}@' if user else ''}{where}/{name}{more}"
 
 
 def said(error: Exception) -> str:

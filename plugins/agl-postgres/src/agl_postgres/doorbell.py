@@ -67,7 +67,9 @@ class Doorbell:
             try:
                 with self._connect() as connection:
                     connection.execute("SET synchronous_commit = off")  # a ring may be lost
-                    connection.execute("LISTEN agl_news")
+                    own = "SELECT 'agl_' || current_schema()::regnamespace::oid"
+                    ((self._channel,),) = connection.execute(own).fetchall()
+                    connection.execute(f"LISTEN {self._channel}".encode())
                     self._look = 0.0
                     while not self._over.is_set():
                         self._wait(connection)
@@ -83,15 +85,16 @@ class Doorbell:
         poll = select.poll()  # select() takes no number above 1023
         poll.register(connection.fileno(), select.POLLIN)
         poll.register(self._end, select.POLLIN)
-        ready = {one for one, _ in poll.poll(1000 * max(0.0, self._look - time.monotonic()))}
+        rang = _rang(connection)  # while the last ring was answered, which no poll tells
+        seconds = 0.0 if rang else max(0.0, self._look - time.monotonic())
+        ready = {one for one, _ in poll.poll(1000 * seconds)}
         is_look = time.monotonic() >= self._look
         if self._end in ready:
             os.read(self._end, 4096)
             time.sleep(max(0.0, self._rang + PAUSE_SECONDS - time.monotonic()))
             self._ring(connection)
             self._rang = time.monotonic()
-        rang = {one.pid for one in connection.notifies(timeout=0)} - {connection.info.backend_pid}
-        if (is_look or rang) and (answer := self._answer()) is not None:
+        if (is_look or _rang(connection) or rang) and (answer := self._answer()) is not None:
             answer(connection, is_look)
         if is_look:
             self._look = time.monotonic() + LOOK_SECONDS
@@ -99,4 +102,8 @@ class Doorbell:
     def _ring(self, connection: Connection) -> None:
         with self._lock:
             self._is_rung = False
-        connection.execute("NOTIFY agl_news")
+        connection.execute(f"NOTIFY {self._channel}".encode())
+
+
+def _rang(connection: Connection) -> set[int]:
+    return {one.pid for one in connection.notifies(timeout=0)} - {connection.info.backend_pid}

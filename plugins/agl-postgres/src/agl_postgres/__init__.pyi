@@ -1,1 +1,0 @@
-from .store import PostgresLightningStore as PostgresLightningStore
