@@ -15,10 +15,8 @@ from xml.etree import ElementTree
 
 import click
 
-from agl.cli.plugins import try_component
 from agl.errors import AglError, PluginError, UnknownComponentError
 from agl.plugins.registry import Component, components, lacking, load_component
-from agl.plugins.schema import schema_of
 from agl.utils.text import did_you_mean
 
 KEPT = "kept"
@@ -56,6 +54,9 @@ def check(offered: Sequence[Component], options: Mapping[str, Any]) -> list[dict
 
 def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
     """What is known before a suite runs; nothing if one can."""
+    from agl.cli.plugins import try_component
+    from agl.plugins.schema import schema_of
+
     try:
         try_component(component)
     except AglError as error:
