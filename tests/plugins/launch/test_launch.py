@@ -292,6 +292,20 @@ def test_odd_names_are_values_of_yaml(agl, file):
     assert [one["containers"][0]["image"] for one in pods] == ["a: b#c"] * 2
 
 
+def test_two_long_names_stay_two(agl, file):
+    jobs = [launched(agl, "--k8s", "--name", f"{'a' * 40}-{one}") for one in "12"]
+    names = {one[0]["metadata"]["name"] for one in jobs}
+    assert len(names) == 2
+    assert max(map(len, names)) <= 63
+
+
+def test_file_of_ours_is_known_by_its_first_lines_alone(agl, file):
+    Path("mine.txt").write_text("1\n2\nbeside what was written by agl launch\n")
+    refuses(agl, "has not written it", "launch", "--k8s", "agl.yaml", "-o", "mine.txt")
+    for _ in range(2):
+        succeeds(agl, "launch", "--slurm", "agl.yaml", "-o", "ours.sh")
+
+
 class Shells:
     """Shell commands of launched files, as processes of this machine."""
 

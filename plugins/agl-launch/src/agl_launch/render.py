@@ -1,5 +1,6 @@
 """The files that clusters read: templates beside this module, and what is filled in."""
 
+import hashlib
 import json
 import os
 import re
@@ -38,7 +39,9 @@ GPUS = {
 """System -> what it takes as GPUs, as a pattern and in words."""
 OWN_RUN_DIR = 'run_dir="agl-runs/slurm-$SLURM_JOB_ID"'
 WRITTEN_BY_US = "written by agl launch"
-"""Words in the first lines of each template."""
+"""Words in the first two lines of each template."""
+MOST_OF_NAME = 40
+"""Kubernetes takes 63 letters, with what is put behind the name."""
 
 
 class _Template(string.Template):
@@ -103,7 +106,9 @@ def render(system: str, path: Path, overrides: Sequence[str], options: Mapping[s
     if not options["no_check"]:
         _check(file, kind, options)
     name = re.sub(r"[^a-z0-9]+", "-", (options["name"] or path.resolve().parent.name).lower())
-    name = re.sub(r"^-*(?=[0-9]|$)", "agl-", name).strip("-")[:40].strip("-")
+    name = re.sub(r"^-*(?=[0-9]|$)", "agl-", name).strip("-")
+    if len(name) > MOST_OF_NAME:  # two that begin alike must stay two
+        name = f"{name[: MOST_OF_NAME - 7]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     variables = _variables(file.values)
     hidden = [one for one in OF_ALGORITHM if _variables(file.values.get(one))]
     replaced = [f"{one}={'memory' if one == 'store' else 'null'}" for one in hidden]
@@ -196,7 +201,8 @@ def write(text: str, output: Path) -> None:
         ConfigError: Another file is there, or the folder cannot be written.
     """
     try:
-        if output.exists() and WRITTEN_BY_US not in output.read_text("utf-8", "replace"):
+        begin = output.read_text("utf-8", "replace").split("\n", 2)[:2] if output.exists() else None
+        if begin is not None and WRITTEN_BY_US not in " ".join(begin):
             raise ConfigError(
                 f"agl launch: -o {str(output)!r} is there, and agl launch has not written it. "
                 "Name another file"
