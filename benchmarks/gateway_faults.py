@@ -119,7 +119,7 @@ def main() -> int:
             child.stop()
             mock.stop()
         rollout_ids = [path.split("/")[2] for path in told["paths"]]
-        wrong += asyncio.run(check(folder / "store-own.db", rollout_ids, planned))
+        wrong += asyncio.run(check(folder / "store.db", rollout_ids, planned))
     print(f"{len(planned)} calls in {seconds:.1f} s: {dict(Counter(planned))}; {len(wrong)} wrong")
     for problem in wrong[:20]:
         print(f"  {problem}", file=sys.stderr)

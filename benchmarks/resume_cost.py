@@ -22,7 +22,7 @@ from typing import Any
 
 import agl
 from agl_learning.reports.json_lines import read_json_lines
-from agl_learning.reports.run_metrics import METRICS
+from agl_learning.reports.run_metrics import RunMetrics
 
 QUICKSTART = Path(__file__).parents[1] / "examples/quickstart"
 
@@ -102,7 +102,7 @@ def start_and_kill(out: Path, is_time: Callable[[], bool]) -> None:
 
 def trained_steps(out: Path) -> list[int]:
     """Those that stand in the metrics."""
-    lines = [line for _, line in read_json_lines(out / METRICS).objects]
+    lines = [line for _, line in read_json_lines(out / RunMetrics.FILE).objects]
     return [line["step"] for line in lines if "calls/trained" in line]
 
 

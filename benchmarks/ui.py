@@ -45,7 +45,7 @@ from tests.plugins.ui.long_trace import fill_with_long_trace
 from tests.plugins.ui.stores import apart, call_span, reward_span
 
 import agl
-from agl_learning.reports.run_metrics import METRICS
+from agl_learning.reports.run_metrics import RunMetrics
 from agl_records.ledger.documents import put_parts
 from agl_records.types import Exclusion, LedgerItem, LedgerPart
 from agl_runs import store as run_store
@@ -253,7 +253,7 @@ async def begin_run(file: Path) -> None:
 async def write(file: Path, seconds: float) -> float:
     """Be the run: rollouts, their accounts and metrics; rollouts per second."""
     store = agl.SqliteLightningStore(file, durability="process")
-    metrics = file.with_name(METRICS)
+    metrics = file.with_name(RunMetrics.FILE)
     step = len(metrics.read_text().splitlines()) if metrics.exists() else 0
     number, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
