@@ -227,7 +227,7 @@ def measure_cost(folder: Path, seconds: float, rounds: int) -> None:
                 while writer.poll() is None:
                     page.wait_for_timeout(200)  # the browser goes on meanwhile
                 share = (cpu_of(pid) - before) / (time.perf_counter() - begin)
-                assert writer.returncode == 0
+                assert writer.returncode == 0, writer.returncode
                 assert writer.stdout is not None
                 rates[is_watched].append(float(writer.stdout.read()))
             if is_watched:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.interpreter import started
 from agl.errors import ConfigError, StoreDiskError, StoreUnavailableError
 from agl.types import EnqueueRolloutRequest
 from agl_sqlite import SqliteLightningStore, database
+from agl_sqlite.file import open_to_read
 
 
 async def test_files_are_their_owners_alone(store, path):
@@ -222,3 +224,34 @@ def test_forked_process_that_outlives_the_owner_does_not_hold_the_store(path):
             asyncio.run(SqliteLightningStore(path).close())
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+WRITER = """
+import asyncio, sys
+from agl_sqlite import SqliteLightningStore
+
+async def main():
+    store = SqliteLightningStore(sys.argv[1])
+    for number in range(300):
+        await store.enqueue_rollout(number)
+        if number == 0:
+            print("here", flush=True)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "opened again"])
+def test_who_reads_a_store_leaves_its_owner_the_log(tmp_path, is_new):
+    file = tmp_path / "store.db"
+    if not is_new:
+        asyncio.run(SqliteLightningStore(file).close())
+    with started("-c", WRITER, str(file)) as owner:
+        assert owner.stdout.readline() == b"here\n"
+        while owner.poll() is None:
+            with closing(open_to_read(file)) as reader:
+                reader.execute("SELECT count(*) FROM rollout").fetchone()
+    assert owner.returncode == 0
+    with closing(open_to_read(file)) as reader:
+        assert reader.execute("SELECT count(*) FROM rollout").fetchone() == (300,)

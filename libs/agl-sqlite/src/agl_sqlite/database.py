@@ -213,18 +213,15 @@ def _close_to_others(path: str, file: str) -> None:
 
 
 def _close_one(name: str) -> int | None:
-    """The mode that a file of this user had; None if nothing was to be done, or could be."""
-    if not hasattr(os, "geteuid"):
-        return None
-    with contextlib.suppress(OSError):  # no file, or a file system that keeps no modes
-        # Another user may have left a link there.
-        number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            found = os.fstat(number)
-            mode = stat.S_IMODE(found.st_mode)
-            if found.st_uid == os.geteuid() and mode & 0o077:
-                os.fchmod(number, mode & 0o700)
-                return mode
-        finally:
-            os.close(number)
+    """The mode that a file of this user had; None if nothing was to be done, or could be.
+
+    By its name: with the first file object of a file that is closed, a process loses all locks that
+    SQLite has on it, and who reads the store then would take its log away from this process.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # no file, or a system that keeps no modes
+        found = os.lstat(name)  # another user may have left a link there
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and mode & 0o077:
+            os.chmod(name, mode & 0o700)
+            return mode
     return None
