@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from typing import Any
@@ -161,7 +162,9 @@ async def test_a_call_that_hangs_already_is_not_waited_for_at_the_end():
         await asyncio.sleep(0.15)
         ended = asyncio.create_task(delivery.close(3600, hung=0.1))
         await asyncio.wait_for(ended, 60)
-        assert delivery.lost == {"the start had not returned after 0 s": 1}
+        ((lost, times),) = delivery.lost.items()
+        assert re.fullmatch(r"the start had not returned after \d+ s", lost)  # a busy machine's
+        assert times == 1
 
 
 @pytest.mark.parametrize(
