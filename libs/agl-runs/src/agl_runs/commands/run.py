@@ -47,5 +47,7 @@ def command(
         if file is None:
             raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
         return train(file, overrides, dry=False, **given)
-    except StoreUnavailableError as error:  # it may be back when a cluster starts this again
-        raise RunError(str(error)) from error
+    except StoreUnavailableError as error:
+        if "://" not in str(error):  # a file stays as it is: damaged, or of another version
+            raise
+        raise RunError(str(error)) from error  # it may be back when a cluster starts this again
