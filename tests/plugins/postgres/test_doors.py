@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -46,10 +48,12 @@ def served(url):
         yield address
 
 
-def test_a_folder_is_served_by_its_postgresql(tmp_path):
-    (folder := tmp_path / "x.postgres").mkdir()
-    with served(str(folder)):
-        assert (folder / "data" / "PG_VERSION").exists()
+def test_a_folder_is_served_by_its_postgresql():
+    # Not in pytest's folder, which each pytest that starts closes to the user of the server.
+    with tempfile.TemporaryDirectory(prefix="agl-embedded-") as name:
+        (folder := Path(name, "x.postgres")).mkdir()
+        with served(str(folder)):
+            assert (folder / "data" / "PG_VERSION").exists()
 
 
 def test_each_schema_is_a_store_and_a_run_says_how_to_read_its_own(url, tmp_path):
