@@ -25,8 +25,8 @@ from agl_runs.environments import Environment
 
 PROVIDERS = {"docker": "LocalDockerProvider", "uv": "UVProvider"}
 WAIT_SECONDS, START_SECONDS, GONE_SECONDS = 1.0, 30.0, 2.0
-"""Of one wait for a server, of all for a container, as OpenEnv's own default says, and of a look
-whether it is still there."""
+"""How long one wait for a server takes, how long a container may take to start (OpenEnv's own
+default), and how long a server may take to show that it is still there."""
 logger = logging.getLogger("agl.sandbox")
 
 
@@ -44,10 +44,10 @@ def openenv(
             added: the address, as OpenEnv's clients take it for ``base_url``.
         server: ``type`` is OpenEnv's provider (``docker``, ``uv`` or ``module:Class``), ``image``
             what a container is made of, and the rest are options of the provider, or of its start.
-        starts_per_minute: Most that are made in a minute on this machine.
-        price_per_hour: Of one; each rollout has its cost as ``sandbox.cost``.
-        budget: What all of a run may cost on this machine, but for those whose runner is killed;
-            then no more are made, and rollouts fail as by infrastructure. Needs a price.
+        starts_per_minute: Most servers that start in a minute on this machine.
+        price_per_hour: Price of one server; each rollout has its cost as ``sandbox.cost``.
+        budget: What all servers of a run on this machine may cost, except those whose runner is
+            killed; then no more start, and rollouts fail as by infrastructure. Needs a price.
 
     Raises:
         ConfigError: There is no such agent or provider, or the provider does not work here.
@@ -111,7 +111,7 @@ async def _server(make: Callable[[], tuple[Any, Any, Any, float]]) -> AsyncGener
         try:
             yield url
         except Exception as error:
-            if _is_of_connection(error):
+            if _is_connection_error(error):
                 await run(wait, url, GONE_SECONDS)  # raises if the server is gone
             is_agents = True
             raise
@@ -129,8 +129,8 @@ async def _server(make: Callable[[], tuple[Any, Any, Any, float]]) -> AsyncGener
         pool.shutdown(wait=False)
 
 
-def _is_of_connection(error: BaseException | None) -> bool:
-    """Whether a connection was lost; a server that is only busy does not answer either."""
+def _is_connection_error(error: BaseException | None) -> bool:
+    """Whether it says that a connection was lost: a busy server does not answer either."""
     while error is not None:
         if isinstance(error, OSError) or "Connection" in type(error).__name__:
             return True
