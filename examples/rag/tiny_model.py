@@ -56,7 +56,7 @@ def train_tiny(steps: int, runners: int, out: Path) -> None:
         max_response_length=12,
         learning_rate=1e-3,
         actor_rollout_ref={
-            "actor": {"ppo_epochs": 2},
+            "actor": {"ppo_epochs": 4},
             "rollout": {
                 "multi_turn": {"format": "hermes"},
                 "val_kwargs": {"n": 8, "temperature": 1.0, "do_sample": True, "top_p": 1.0},

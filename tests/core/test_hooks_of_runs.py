@@ -214,7 +214,8 @@ def answer(url: str, token: str) -> tuple[int, str]:
         with urllib.request.urlopen(request, timeout=5) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, ""
+        with error:
+            return error.code, ""
 
 
 def test_store_routes_are_answered_by_the_strategy_cs():

@@ -3,8 +3,9 @@
 from tests.interpreter import python
 
 SCRIPT = """
-import importlib, logging, os, pkgutil, signal, sys, types
+import asyncio, importlib, logging, os, pkgutil, signal, sys, types
 import filelock  # as its Windows half asks for Windows itself
+asyncio.run(asyncio.sleep(0))  # as asyncio chooses its loop by the platform, at its first use
 import agl
 
 names = [found.name for found in pkgutil.walk_packages(agl.__path__, "agl.")]

@@ -168,8 +168,8 @@ def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
     done = run_script(SCRIPT, "--tiny", "--steps", 20, "--out", tmp_path)
     lines = done.stdout.splitlines()
     rewards = next(line for line in lines if line.startswith("reward of each step:"))
-    first, *_, last = json.loads(rewards.partition(": ")[2])
-    # 72 rollouts at each end: 0.25 is more than four standard deviations.
-    assert last > first + 0.25
+    steps = json.loads(rewards.partition(": ")[2])
+    # Of 96 rollouts a step, not seeded.
+    assert sum(steps[-3:]) / 3 > sum(steps[:2]) / 2 + 0.25
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())

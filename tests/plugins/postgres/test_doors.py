@@ -63,7 +63,9 @@ def test_each_schema_is_a_store_and_a_run_says_how_to_read_its_own(url, tmp_path
 
     for team in ("red", "blue"):
         store = f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{team}"
-        result = agl.Trainer(store=store, run_dir=tmp_path / team).dev(agent, [team])
+        trainer = agl.Trainer(store=store, run_dir=tmp_path / team)
+        result = trainer.dev(agent, [team])
+        asyncio.run(trainer.store.close())
         (said,) = re.findall(r"agl (rollouts .*--url\s.*?)\n\S*\s+agl ", result.summary, re.DOTALL)
         (rollout,) = json.loads(python(*AGL, *shlex.split(said), "--json").stdout)
         assert rollout["reward"] == len(team)

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import json
+import os
 import re
 import shutil
 import sys
@@ -393,7 +394,11 @@ def test_the_server_checks_lines_itself(queue, content, said):
 
 
 def agl(*words: str) -> None:
-    cli.main([str(word) for word in words], standalone_mode=False)
+    mask = os.umask(0o022)
+    try:
+        cli.main([str(word) for word in words], standalone_mode=False)
+    finally:  # what else runs in the process keeps its own
+        assert os.umask(mask) == 0o022
 
 
 def test_commands_of_data_and_checkpoints(queue, tmp_path, monkeypatch, capsys):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, overload
 
+from typing_extensions import Format, get_annotations
+
 from agl.agent.base import GradeMethod, LitAgent, RolloutMethod
 from agl.errors import ConfigError
 from agl.types import (
@@ -144,7 +146,7 @@ def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(target, include_extras=True)
     except Exception:  # a name that exists only for type checkers; the text will have to do
-        return getattr(target, "__annotations__", {})
+        return get_annotations(target, format=Format.FORWARDREF)
 
 
 def _kind_of(annotation: Any) -> Kind | None:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
 
+from typing_extensions import Format, get_annotations
+
 from agl.errors import ConfigError
 from agl.utils.secrets import HIDDEN, is_secret
 from agl.utils.text import did_you_mean
@@ -95,7 +97,7 @@ def with_inner(options: Iterable[Option]) -> Iterator[Option]:
 
 def _depth(target: type, name: str) -> int:
     """How far above ``target`` a field is declared: its own come before its base's."""
-    owners = (name in vars(cls).get("__annotations__", {}) for cls in target.__mro__)
+    owners = (name in get_annotations(cls, format=Format.FORWARDREF) for cls in target.__mro__)
     return next((depth for depth, owns in enumerate(owners) if owns), 0)
 
 

@@ -31,6 +31,7 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt
+from typing_extensions import Format, get_annotations
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_choice, check_numbers
@@ -232,7 +233,8 @@ def pick_options(kind: type[_Inner], holder: Any, **others: Any) -> _Inner:
 
 def _resolved(options: type[Any], name: str, kind: Any) -> Any:
     """The type of a field; Any where it is a text that only type checkers can read."""
-    declared = next(cls for cls in options.__mro__ if name in vars(cls).get("__annotations__", {}))
+    classes = ((cls, get_annotations(cls, format=Format.FORWARDREF)) for cls in options.__mro__)
+    declared = next(cls for cls, annotations in classes if name in annotations)
     holder = types.SimpleNamespace(__annotations__={name: kind})
     try:
         namespace = vars(sys.modules[declared.__module__])

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import hashlib
 import inspect
 import os
@@ -91,11 +92,15 @@ def digest_of(*files: Path) -> str:
 
 
 def _code(file: Path) -> bytes:
-    content = file.read_bytes()
+    content, collects = file.read_bytes(), gc.isenabled()
+    gc.disable()  # in Python 3.11 parsing fails if another thread parses while a finalizer runs
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):
         return content
+    finally:
+        if collects:
+            gc.enable()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             node.keywords = [one for one in node.keywords if one.arg not in ("resume", "force")]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,8 @@ def _print(rows: Any, as_json: bool = True) -> None:
 @click.group("server")
 def server() -> None:
     """A server whose jobs train a model, with agents that run at its clients."""
-    os.umask(0o077)  # tokens and data of users
+    # Tokens and data of users.
+    click.get_current_context().call_on_close(partial(os.umask, os.umask(0o077)))
 
 
 @server.command("start")
