@@ -1,7 +1,6 @@
 # ruff: noqa: F811  # tests name the fixtures that another file has
 """Hooks that ask a run to end, to save or to evaluate, and keep a state in its checkpoints."""
 
-import json
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -52,8 +51,8 @@ class Keeping(Counting):
 def test_a_hook_saves_evaluates_and_ends_a_run_and_sees_rows_before_they_are_trained(starts):
     starts.hooks = [hook := Keeping(save=1, evaluate=2, end=3)]
     starts.start(steps=9, val=["held out"])
-    lines = map(json.loads, (starts.folder / "run/metrics.jsonl").read_text().splitlines())
-    assert [line["step"] for line in lines if "val/reward/mean" in line] == [0, 2, 3]
+    evaluated = [line["step"] for line in starts.metrics() if "val/reward/mean" in line]
+    assert evaluated == [0, 2, 3]
     saved = (starts.folder / "run/checkpoints").glob("step-*")
     assert sorted(path.name for path in saved) == ["step-000001", "step-000003"]
     assert hook.rows == [(step, {True, False}) for step in (1, 2, 3)]
@@ -67,10 +66,9 @@ def test_a_hook_saves_evaluates_and_ends_a_run_and_sees_rows_before_they_are_tra
 
 
 def test_a_hook_with_a_state_hears_again_of_what_comes_after_its_checkpoint(starts) -> None:
-    starts.hooks, starts.dies_at_version = [Keeping(save=1)], 2
-    with pytest.raises(agl.AglError, match="the machine dies"):
-        starts.start()
-    starts.hooks, starts.dies_at_version = [keeping := Keeping(), other := Counting()], None
+    starts.hooks = [Keeping(save=1)]
+    starts.die(2)
+    starts.hooks = [keeping := Keeping(), other := Counting()]
     starts.check_books(starts.start())
     assert (keeping.heard, other.heard) == (3, 1)
 
@@ -125,8 +123,7 @@ def test_a_hook_that_changes_what_it_sees_changes_nothing(starts: Starts) -> Non
     starts.start()
     (starts.folder / "run/metrics.jsonl").unlink()  # what the store knows of steps comes back
     starts.check_books(done := starts.start(steps=4))
-    lines = map(json.loads, (starts.folder / "run/metrics.jsonl").read_text().splitlines())
-    assert [line["rows"] for line in lines] == [4] * 4
+    assert [line["rows"] for line in starts.metrics()] == [4] * 4
     assert (given, done.summary["calls_trained"]) == ([1] * 16, 16)
 
 
@@ -342,7 +339,7 @@ def test_metrics_of_an_update_are_numbers(starts: Starts, caplog: Any) -> None:
     own = {"of_numpy": np.float32(0.5), "none": float("nan"), "endless": np.inf}
     starts.returns = lambda learned: {**learned, **own}
     starts.check_books(starts.start(steps=1))
-    line = json.loads((starts.folder / "run/metrics.jsonl").read_text())
+    (line,) = starts.metrics()
     assert (line["of_numpy"], line.keys() & {"none", "endless"}) == (0.5, set())
     assert "update of Mortal: metric 'none' is nan; it is left out" in caplog.text
 

@@ -119,19 +119,32 @@ class Starts:
                 asyncio.run(store.close())
         return algorithm
 
+    def die(self, at_version: int, **options: Any) -> None:
+        """A start that dies in the update of these weights; the next one does not."""
+        self.dies_at_version = at_version
+        with pytest.raises(AlgorithmError, match="machine dies"):
+            self.start(**options)
+        self.dies_at_version = None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
     def steps(self) -> list[int]:
         """Those in the metrics."""
-        lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
-        return [line["step"] for line in map(json.loads, lines) if "reward/mean" in line]
+        return [line["step"] for line in self.metrics() if "reward/mean" in line]
+
+    def ask_store(self, question: Any) -> Any:
+        async def ask() -> Any:
+            async with opened(self.folder / "store.db") as store:
+                return await question(store)
+
+        return asyncio.run(ask())
 
     def check_books(self, done: Any) -> None:
         """The ledger has each rollout once, and what the summary says."""
 
-        async def look() -> list[Any]:
-            async with opened(self.folder / "store.db") as store:
-                return await agl.load_parts(store)
-
-        parts = asyncio.run(look())
+        parts = self.ask_store(agl.load_parts)
         ledger = Ledger.of_parts(parts)
         assert len({one.rollout_id for one in parts}) == len(parts) == done.summary["rollouts"]
         sums = [len(ledger.calls), len(ledger.trained)]
@@ -140,13 +153,9 @@ class Starts:
     def redrawn(self) -> list[tuple[str, int]]:
         """From which places on all was drawn anew: mode, and after how many steps."""
 
-        async def look() -> list[int]:
-            async with opened(self.folder / "store.db") as store:
-                found = await store.query_documents("step")
-            (places,) = [one.body["places"] for one in found if one.key.endswith("/redrawn")]
-            return places
-
-        return [("train" if place % 2 else "val", place // 2) for place in asyncio.run(look())]
+        found = self.ask_store(lambda store: store.query_documents("step"))
+        (places,) = [one.body["places"] for one in found if one.key.endswith("/redrawn")]
+        return [("train" if place % 2 else "val", place // 2) for place in places]
 
 
 @pytest.fixture
@@ -189,28 +198,21 @@ def test_what_fails_when_a_failed_run_cleans_up_does_not_hide_why_it_failed(
     monkeypatch.setattr(trainer_class, "clean_up", fail)
     with pytest.raises(AlgorithmError, match="a socket was gone"):
         starts.start()
-    starts.dies_at_version = 3
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(steps=4)
+    starts.die(3, steps=4)
     assert "clean_up failed, after the run had" in caplog.text
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_a_run_draws_anew_what_its_store_has_not_any_more(starts, caplog, in_memory) -> None:
     """Store gone; or one rollout of step 2 deleted: steps 2 and 3 are drawn anew."""
-    starts.dies_at_version = 2  # in the update of step 3
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(in_memory=in_memory)
-    starts.dies_at_version = None
+    starts.die(2, in_memory=in_memory)  # in the update of step 3
 
-    async def delete_one() -> None:
-        store = agl.SqliteLightningStore(starts.folder / "store.db")
+    async def delete_one(store: agl.LightningStore) -> None:
         one = next(r for r in await store.query_rollouts() if (r.metadata or {}).get("step") == 2)
         await store.delete_rollouts([one.rollout_id])
-        await store.close()
 
     if not in_memory:
-        asyncio.run(delete_one())
+        starts.ask_store(delete_one)
     done = starts.start(in_memory=in_memory)
     words = "training rollouts that were collected after step 1 are not all in the store"
     assert (words in caplog.text) != in_memory
@@ -222,10 +224,7 @@ def test_a_run_draws_anew_what_its_store_has_not_any_more(starts, caplog, in_mem
 
 
 def test_other_tasks_take_the_place_of_those_that_a_start_left(starts, caplog) -> None:
-    starts.dies_at_version = 0
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(val=["me"])
-    starts.dies_at_version = None
+    starts.die(0, val=["me"])
     starts.start(val=["me"], tasks=["greet them"], force=True)
     assert "train tasks: " in caplog.text
     assert starts.redrawn() == [("val", 0)]
@@ -242,10 +241,7 @@ class Turned(TaskOrder):
 
 
 def test_what_was_collected_of_other_tasks_is_given_up(starts, caplog, monkeypatch) -> None:
-    starts.dies_at_version = 1
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(task_order=f"{__name__}:Turned")
-    starts.dies_at_version = None
+    starts.die(1, task_order=f"{__name__}:Turned")
     monkeypatch.setattr(Turned, "first", 1)
     starts.start(task_order=f"{__name__}:Turned")
     assert "training rollouts that were collected after step 0 had other tasks" in caplog.text
@@ -270,18 +266,14 @@ def test_a_run_that_had_nothing_left_to_learn_takes_no_further_step(starts: Star
 def test_the_ledger_says_trained_of_the_rows_that_an_update_used(starts: Starts) -> None:
     starts.takes = lambda rows: [one for one in rows if one.advantages[0].value > 0]
     done = starts.start()
-    store = agl.SqliteLightningStore(starts.folder / "store.db")
-    accounts = asyncio.run(agl.load_parts(store, step=2))
-    asyncio.run(store.close())
-    calls = Ledger.of_parts(accounts)
+    calls = Ledger.of_parts(starts.ask_store(lambda store: agl.load_parts(store, step=2)))
     trained = [one.advantage.value > 0 for one in calls.trained]
     left = [(one.reason, one.advantage.value < 0) for one in calls.exclusions]
     assert trained == [True] * (COPIES // 2)
     assert left == [("not_selected", True)] * (COPIES // 2)
     assert done.summary["calls_trained"] == done.summary["calls"] / 2 == 3 * COPIES / 2
     assert done.summary["calls_excluded"] == {"not_selected": 3 * COPIES / 2}
-    lines = (starts.folder / "run/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["version"] for line in lines] == [1, 2, 3]
+    assert [line["version"] for line in starts.metrics()] == [1, 2, 3]
     starts.takes = lambda rows: []  # after which the weights are what they were
     assert starts.start(steps=4).weights_version == 3
     starts.takes = lambda rows: [*rows, replace(rows[0])]
@@ -294,8 +286,7 @@ def test_an_update_that_drains_its_list_has_trained_its_rows(starts: Starts) -> 
     done = starts.start()
     starts.check_books(done)
     assert done.summary["calls_trained"] == 3 * COPIES
-    lines = (starts.folder / "run/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["rows"] for line in lines] == [COPIES] * 3
+    assert [line["rows"] for line in starts.metrics()] == [COPIES] * 3
 
 
 @pytest.mark.parametrize(
@@ -339,10 +330,7 @@ def test_the_ledger_says_trained_of_the_rows_that_weigh_left(starts: Starts) -> 
 
 
 def test_no_group_has_rollouts_of_two_agents(starts, caplog) -> None:
-    starts.dies_at_version = 2  # in the update of step 3
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(checkpoints=1)
-    starts.dies_at_version = None
+    starts.die(2, checkpoints=1)  # in the update of step 3
     starts.agent_source = f"mended = 1\n{AGENT}"
     with pytest.raises(ConfigError, match="the agent's source file"):
         starts.start(checkpoints=1)
@@ -362,7 +350,7 @@ def test_metrics_that_a_machine_took_along_come_back_from_the_store(starts: Star
     assert len(whole) == 5
     path.write_bytes(whole[1] + b"\xff\xfe\n" + whole[3][:20])
     starts.start(val=["me"], checkpoints=1, steps=4)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = starts.metrics()
     places = [(line["step"], "val/reward/mean" in line) for line in lines]
     trained = [(step, False) for step in (1, 2, 3)]
     assert places == [(0, True), *trained, (3, True), (4, False), (4, True)]
@@ -383,10 +371,7 @@ def test_hooks_hear_once_of_each_step_and_evaluation(starts: Starts) -> None:
             told.append(("evaluation", step))
 
     starts.hooks = [Watch()]
-    starts.dies_at_version = 2  # in the update of step 3
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(val=["me"])
-    starts.dies_at_version = None
+    starts.die(2, val=["me"])  # in the update of step 3
     starts.start(val=["me"])
     steps = [(what, step) for step in (1, 2, 3) for what in ("update", "step")]
     steps.insert(4, ("update", 3))  # in which the machine died
@@ -439,10 +424,7 @@ def test_a_run_from_another_run_s_checkpoint_has_its_own_folder_and_goes_on(star
     starts.run_dir = "other"
     origin = str(starts.folder / "run/checkpoints/step-000002")
     options = {"checkpoints": 1, "resume_from": origin}
-    starts.dies_at_version = 2  # before it has a checkpoint, or a line of metrics
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start(**options, steps=4)
-    starts.dies_at_version = None
+    starts.die(2, **options, steps=4)  # before it has a checkpoint, or a line of metrics
     earlier = ({"resume_from": origin.replace("000002", "000001")}, "which began from")
     for change, words in (earlier, ({"seed": 1}, "other options: seed: 0 then, 1 now")):
         with pytest.raises(ConfigError, match=words):
@@ -490,10 +472,7 @@ def test_what_a_kill_left_of_checkpoints_is_removed_by_the_next_start(starts: St
 
 
 def test_a_run_from_a_folder_without_checkpoints_is_replayed_from_its_own_beginning(starts) -> None:
-    starts.dies_at_version = 0
-    with pytest.raises(AlgorithmError, match="machine dies"):
-        starts.start()
-    starts.dies_at_version = None
+    starts.die(0)
     starts.run_dir = "other"
     other = starts.start(resume_from=str(starts.folder / "run"))
     starts.run_dir = "run"
