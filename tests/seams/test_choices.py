@@ -136,32 +136,43 @@ async def test_the_choice_that_the_conversation_went_on_with_is_trained(stream: 
     assert collected.ledger.summary()["calls"] == 3
 
 
-async def test_where_nobody_knows_no_choice_is_trained() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        await Talk(llm).ask(n=2)
-        return 1.0
-
-    collected = await run(agent, "bad", "good")
-    assert rows_of(collected) == []
-    assert collected.ledger.reasons() == {"unknown_choice": 2}
-    why = "no later call goes on with one of its 2 answers"
-    assert why in collected.ledger.exclusions[0].detail
+async def only_asking(task: str, llm: agl.LLM) -> float:
+    await Talk(llm).ask(n=3)
+    return 1.0
 
 
-async def test_a_tree_that_goes_on_with_several_choices_is_not_guessed_at() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        talk = Talk(llm)
-        _, answers = await talk.ask(n=3)
-        for answer in answers[:2]:
-            branch = Talk(llm)
-            branch.go_on(answer)
-            await branch.ask()
-        return 1.0
+async def branching(task: str, llm: agl.LLM) -> float:
+    _, answers = await Talk(llm).ask(n=3)
+    for answer in answers[:2]:
+        branch = Talk(llm)
+        branch.go_on(answer)
+        await branch.ask()
+    return 1.0
 
+
+async def naming_none(task: str, llm: agl.LLM) -> float:
+    talk = Talk(llm)
+    response_id, answers = await talk.ask(n=3)
+    agl.emit_choice(response_id, 5)
+    talk.go_on(answers[1])
+    await talk.ask()
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("agent", "rows", "why"),
+    [
+        (only_asking, 0, "no later call goes on with one of its 3 answers"),
+        (branching, 2, "went on with 2 of its 3 answers"),  # the branches themselves are known
+        # A name counts more than what came later, and must be one of them.
+        (naming_none, 1, "the agent named answer 5 of 3, from 0"),
+    ],
+)
+async def test_where_nobody_knows_no_choice_is_trained(agent, rows, why) -> None:
     collected = await run(agent, "one", "two", "three")
+    assert len(rows_of(collected)) == rows
     assert collected.ledger.reasons() == {"unknown_choice": 3}
-    assert "went on with 2 of its 3 answers" in collected.ledger.exclusions[0].detail
-    assert len(rows_of(collected)) == 2  # the branches themselves are known
+    assert why in collected.ledger.exclusions[0].detail
 
 
 async def naming(task: str, llm: agl.LLM) -> float:
@@ -192,20 +203,6 @@ async def test_a_choice_is_named_by_its_index_wherever_the_server_lists_it() -> 
     assert row.model_versions == ["8"]
 
 
-async def test_a_name_counts_more_than_what_came_later_and_must_be_one_of_them() -> None:
-    async def agent(task: int, llm: agl.LLM) -> float:
-        talk = Talk(llm)
-        response_id, answers = await talk.ask(n=2)
-        agl.emit_choice(response_id, 5)
-        talk.go_on(answers[1])
-        await talk.ask()
-        return 1.0
-
-    collected = await run(agent, "bad", "good")
-    assert collected.ledger.reasons() == {"unknown_choice": 2}
-    assert collected.ledger.exclusions[0].detail == "the agent named answer 5 of 2, from 0"
-
-
 @pytest.mark.parametrize("said", ["message", "object", "operation"])
 async def test_what_the_agent_emits_does_not_tell_as_it_may_be_what_it_rejects(said: str) -> None:
     rejected = agl.operation(lambda answer: answer)
@@ -222,11 +219,7 @@ async def test_what_the_agent_emits_does_not_tell_as_it_may_be_what_it_rejects(s
 
 
 async def test_choices_that_say_the_same_are_one_answer() -> None:
-    async def agent(task: str, llm: agl.LLM) -> float:
-        await Talk(llm).ask(n=3)
-        return 1.0
-
-    collected = await run(agent, "same", "same", "same", model=CutOff)
+    collected = await run(only_asking, "same", "same", "same", model=CutOff)
     (row,) = rows_of(collected)
     assert row.call_ids[0].endswith("#1")  # the first that was not cut off
     assert collected.ledger.reasons() == {"unused_choice": 2}
