@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 from opentelemetry import trace
 from tests.interpreter import AGL, python
+from tests.stores import opened
 
 import agl
 from agl.cli import cli, main
@@ -199,18 +200,7 @@ def test_a_handler_of_ones_own_and_a_file_get_no_key(tmp_path: Path) -> None:
     assert "%d format: a real number is required" in "\n".join(got)
 
 
-async def run(agent: Any, resources: agl.types.NamedResources, store: agl.LightningStore) -> Any:
-    """Run an agent once; how its attempt ended."""
-    await store.add_resources(resources)
-    rollout = await store.enqueue_rollout("a task")
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-    with runner.run_context(agent=agent, store=store):
-        await runner.iter()
-    (attempt,) = await store.query_attempts(rollout.rollout_id)
-    return attempt
-
-
-async def test_a_failure_is_stored_without_the_key_that_a_provider_repeats() -> None:
+async def test_a_failure_is_stored_without_the_key_that_a_provider_repeats(run_one, store) -> None:
     llm = agl.LLM(endpoint="http://h/v1", model="m", api_key=KEY)
 
     @agl.rollout
@@ -218,8 +208,8 @@ async def test_a_failure_is_stored_without_the_key_that_a_provider_repeats() -> 
         with agl.operation(part="first"):
             raise RuntimeError(f"401: {llm.api_key} is wrong, asked http://u:p@h/?key=1")
 
-    store = agl.InMemoryLightningStore()
-    attempt = await run(agent, {"llm": llm}, store)
+    await store.add_resources({"llm": llm})
+    attempt = await run_one(agent, store)
     assert attempt.error.message == "401: *** is wrong, asked http://u:***@h/?key=1"
     assert KEY not in attempt.error.traceback
     assert "in agent" in attempt.error.traceback
@@ -229,7 +219,7 @@ async def test_a_failure_is_stored_without_the_key_that_a_provider_repeats() -> 
     assert KEY not in span.model_dump_json()
 
 
-async def test_what_an_agent_records_stays_but_for_the_token_in_its_address() -> None:
+async def test_what_an_agent_records_stays_but_for_the_token_in_its_address(run_one, store) -> None:
     llm = agl.ProxyLLM(endpoint="http://h:1/v1", model="m", asks_for_token=True)
     address = ""
 
@@ -243,8 +233,8 @@ async def test_what_an_agent_records_stays_but_for_the_token_in_its_address() ->
             span.set_attribute("answer", f"{KEY} and Bearer {KEY} and api_key='{KEY}'")
             raise ConnectionError(f"cannot reach {address}")
 
-    store = agl.InMemoryLightningStore()
-    attempt = await run(agent, {"llm": llm}, store)
+    await store.add_resources({"llm": llm})
+    attempt = await run_one(agent, store)
     bare, _, token = address.removesuffix("/v1").rpartition("/")
     assert len(token) > 24
     spans = await store.query_spans(attempt.rollout_id)
@@ -296,10 +286,9 @@ def test_a_run_leaves_keys_in_its_store_alone(tmp_path: Path, strategy: str) -> 
         assert not any(secret in text for secret in (KEY, password)), what
 
     async def failure() -> Any:
-        store = agl.SqliteLightningStore(tmp_path / "out" / "store.db")
-        (rollout,) = await store.query_rollouts()
-        (attempt,) = await store.query_attempts(rollout.rollout_id)
-        await store.close()
+        async with opened(tmp_path / "out" / "store.db") as store:
+            (rollout,) = await store.query_rollouts()
+            (attempt,) = await store.query_attempts(rollout.rollout_id)
         return attempt.error
 
     assert asyncio.run(failure()).message == "no such key: ***"

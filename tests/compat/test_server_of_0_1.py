@@ -118,16 +118,9 @@ async def test_spans_and_reward_of_a_report_are_in_the_store(server) -> None:
     assert [event.name for event in call.events] == ["e"]
 
 
-async def test_report_of_a_runner_of_today_reads_as_one_of_0_1(server) -> None:
+async def test_report_of_a_runner_of_today_reads_as_one_of_0_1(server, run_all) -> None:
     rollout_id = await server.queue_task("task", mode="train")
-    runner: agl.LitAgentRunner[Any] = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-
-    @agl.rollout
-    def agent(task: str) -> float:
-        return 0.75
-
-    with runner.run_context(agent=agent, store=server.store):
-        await runner.iter()
+    await run_all(lambda task: 0.75, server.store, num_rollouts=1)
     (report,) = await server.retrieve_completed_rollouts()
     copy = report.model_copy(update={"rollout_id": await server.queue_task("again")})
     client = client_of(server)

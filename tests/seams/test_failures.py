@@ -8,6 +8,7 @@ import socket
 import aiohttp
 import pytest
 from tests.models import call, entry
+from tests.run_agents import running
 
 import agl
 from agl.emitter import reward_attributes
@@ -55,12 +56,10 @@ class Line:
             proxy = agl.LLMProxy(model_list=models, store=self.store, **self.gateway)
             await proxy.start()
             resources = await self.store.add_resources({"llm": proxy.as_resource(model="policy")})
-            runner = agl.LitAgentRunner(agl.OtelTracer())
-            with runner.run_context(agent=agent, store=self.store):
-                running = asyncio.create_task(runner.iter())
+            async with running(agent, self.store) as task:
                 yield proxy, resources.resources_id
-                running.cancel()
-                await asyncio.wait([running])
+                task.cancel()
+                await asyncio.wait([task])
             await proxy.stop()
         await self.store.close()
 

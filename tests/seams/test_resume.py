@@ -31,6 +31,23 @@ def run(folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
     return fork_server.run([SCRIPT, folder, json.dumps(options)])
 
 
+def kill(folder: Path, **options: object) -> None:
+    """A run that is killed at a call of its agent."""
+    done = run(folder, **options)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+
+
+def grpo(model: str = "a model", **options: object) -> agl.GRPO:
+    algorithm = agl.GRPO(model, **options)
+    algorithm.set_llm_proxy(agl.LLMProxy())
+    return algorithm
+
+
+def steps_of(folder: Path, metric: str = "reward/mean") -> list[int]:
+    lines = map(json.loads, (folder / "run/metrics.jsonl").read_text().splitlines())
+    return [line["step"] for line in lines if metric in line]
+
+
 def finished(folder: Path, **options: object) -> dict:
     done = run(folder, **options)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -49,16 +66,14 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Evaluations after 0 and 2: 2 calls. The second call of step 4.
     kill_at = 3 * CALLS_PER_STEP + 2 + 2
     options = {"checkpoints": 2, "evaluation": 2}
-    first = run(folder, kill_at=kill_at, **options)
-    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    kill(folder, kill_at=kill_at, **options)
     finished(folder, resume_from=str(folder / "run"), **options)
     return folder
 
 
 async def test_the_store_has_the_run_as_its_folder_has_it(killed: Path) -> None:
-    store = agl.SqliteLightningStore(killed / "store.db")
-    (run,) = await query_runs(store)
-    await store.close()
+    async with opened(killed / "store.db") as store:
+        (run,) = await query_runs(store)
     now = read_generation(killed / "run")
     found = run.run_id, run.generations[-1].number, run.folder
     assert found == (now.run, now.number, str(killed / "run"))
@@ -81,9 +96,8 @@ async def test_the_ledger_after_kill_and_resume_is_the_summary(killed: Path) -> 
 
 
 def test_no_step_stands_twice_in_the_metrics(killed: Path) -> None:
-    lines = [json.loads(line) for line in (killed / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3, 4, 5]
-    assert [line["step"] for line in lines if "val/reward/mean" in line] == [0, 2, 4, 5]
+    assert steps_of(killed) == [1, 2, 3, 4, 5]
+    assert steps_of(killed, "val/reward/mean") == [0, 2, 4, 5]
 
 
 def test_the_summary_covers_the_whole_run(killed: Path) -> None:
@@ -112,9 +126,8 @@ async def test_what_the_killed_part_left_is_cancelled_and_never_claimed(killed: 
 
 
 async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: Path) -> None:
-    store = agl.SqliteLightningStore(killed / "store.db")
-    parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
-    await store.close()
+    async with opened(killed / "store.db") as store:
+        parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
     run = read_generation(killed / "run")
     assert {part.run for part in parts} == {run.run}
     assert {(part.step, part.generation) for part in parts} == {
@@ -132,12 +145,10 @@ async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: 
 async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(tmp_path, kill_at) -> None:
     """Killed after the evaluation, or after a whole step; rollouts are left open."""
     options = {"steps": 3, "checkpoints": 3}
-    first = run(tmp_path, kill_at=kill_at, **options)
-    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    kill(tmp_path, kill_at=kill_at, **options)
     summary = finished(tmp_path, resume_from=str(tmp_path / "run"), **options)
     assert (summary["steps"], read_generation(tmp_path / "run").number) == (3, 2)
-    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
-    assert [line["step"] for line in lines if "reward/mean" in line] == [1, 2, 3]
+    assert steps_of(tmp_path) == [1, 2, 3]
     accounts, rollouts = await look(tmp_path)
     assert {r.status for r in rollouts} <= {"succeeded", "cancelled"}
     dead = Counter(r.status for r in rollouts if r.metadata["generation"] == 1)
@@ -152,8 +163,7 @@ async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(tmp_path,
 
 
 async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkpoint(tmp_path):
-    first = run(tmp_path, kill_at=2 * CALLS_PER_STEP + 3, checkpoints=1)
-    assert first.returncode == -signal.SIGKILL, first.stderr[-3000:]
+    kill(tmp_path, kill_at=2 * CALLS_PER_STEP + 3, checkpoints=1)
     other = str(tmp_path / "other")
     done = run(tmp_path, steps=3, resume_from=str(tmp_path / "run"), run_dir=other)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -191,14 +201,10 @@ async def test_nothing_is_cancelled_for_a_start_that_is_refused(
     await memory_store.enqueue_rollout("task", metadata=metadata)
     paths = ("resume_from", "run_dir")
     options = {key: str(tmp_path / v) if key in paths else v for key, v in options.items()}
-    algorithm = agl.GRPO("a model", **options)
-    algorithm.set_llm_proxy(agl.LLMProxy())
     with pytest.raises(agl.errors.ConfigError, match=why):
-        await algorithm.clear_leftovers(memory_store)
+        await grpo(**options).clear_leftovers(memory_store)
     assert [r.status for r in await memory_store.query_rollouts()] == ["queuing"]
-    good = agl.GRPO("a model", steps=2, resume_from=str(folder))
-    good.set_llm_proxy(agl.LLMProxy())
-    await good.clear_leftovers(memory_store)
+    await grpo(steps=2, resume_from=str(folder)).clear_leftovers(memory_store)
     assert [r.status for r in await memory_store.query_rollouts()] == ["cancelled"]
 
 
@@ -225,8 +231,7 @@ def test_a_run_keeps_where_it_began_until_it_begins_anew(tmp_path: Path) -> None
 async def test_nothing_of_a_live_run_is_cancelled(memory_store, tmp_path) -> None:
     generation = begin_generation(tmp_path)
     rollout = await memory_store.enqueue_rollout("task", metadata=generation.metadata)
-    algorithm = agl.GRPO(model="none", resume_from=str(tmp_path))
-    algorithm.set_llm_proxy(agl.LLMProxy())
+    algorithm = grpo("none", resume_from=str(tmp_path))
     with hold_run(tmp_path), pytest.raises(agl.errors.ConfigError, match="in use by process"):
         await algorithm.clear_leftovers(memory_store)
     assert (await memory_store.get_rollout_by_id(rollout.rollout_id)).status == "queuing"
@@ -283,10 +288,8 @@ async def test_a_run_of_another_algorithm_is_not_gone_on_from(tmp_path, memory_s
         ({"resume_from": str(tmp_path / "versions/0001")}, "no checkpoint of a run"),
         ({"resume_from": str(alone)}, "another algorithm: 'reinforce' then, 'grpo' now"),
     ):
-        algorithm = agl.GRPO("a model", **given)
-        algorithm.set_llm_proxy(agl.LLMProxy())
         with pytest.raises(agl.errors.ConfigError, match=why):
-            await algorithm.clear_leftovers(memory_store)
+            await grpo(**given).clear_leftovers(memory_store)
     assert (folder / "run.json").read_bytes() == before
 
 
@@ -297,7 +300,5 @@ async def test_checkpoints_may_lie_behind_a_link(tmp_path, memory_store) -> None
     begin_generation(folder, algorithm="grpo")
     (folder / "metrics.jsonl").write_text("")
     (folder / "checkpoints").symlink_to(disk)
-    algorithm = agl.GRPO("a model", resume_from=str(folder))
-    algorithm.set_llm_proxy(agl.LLMProxy())
-    origin = algorithm.find_start()
+    origin = grpo(resume_from=str(folder)).find_start()
     assert (origin.is_same_run, origin.folder, origin.progress().step) == (True, folder, 1)

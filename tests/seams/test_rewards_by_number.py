@@ -142,7 +142,7 @@ async def test_a_runner_tells_a_gateway_when_spans_ended_by_its_clock(ahead, the
     assert begin + then - 1e-5 <= ended <= end + then + told["slack"] + 1e-5
 
 
-async def test_nobody_waits_for_a_store_that_is_slow(caplog) -> None:
+async def test_nobody_waits_for_a_store_that_is_slow(run_all, caplog) -> None:
     done = threading.Event()
 
     class Slow(agl.InMemoryLightningStore):
@@ -161,11 +161,8 @@ async def test_nobody_waits_for_a_store_that_is_slow(caplog) -> None:
         done.set()
 
     store = Slow()
-    runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-    await store.enqueue_rollout("task")
-    with runner.run_context(agent=on_the_loop, store=store), caplog.at_level(logging.WARNING):
-        await runner.iter()
-    (rollout,) = await store.query_rollouts()
+    with caplog.at_level(logging.WARNING):
+        (rollout,) = await run_all(on_the_loop, store, ["task"])
     spans = await store.query_spans(rollout.rollout_id)
     assert (rollout.status, [span.sequence_id for span in spans]) == ("succeeded", [*range(1, 401)])
     assert caplog.records == []

@@ -19,6 +19,21 @@ from agl.utils.life_cycle import worker_name
 Store = agl.InMemoryLightningStore
 
 
+@pytest.fixture
+def hangs():
+    """A plain agent that does not return before the end of the test, except from "next"."""
+    release = threading.Event()
+
+    def agent(task):
+        if task != "next":
+            release.wait(30)
+        return 1.0
+
+    agent.release = release.set
+    yield agent
+    release.set()
+
+
 def seconds(**config):
     return agl.RolloutConfig(**{f"{name}_seconds": value for name, value in config.items()})
 
@@ -61,29 +76,15 @@ async def test_time_before_the_agent_is_called_counts_as_in_the_store(run_one, m
     assert ran[0] < 2
 
 
-async def test_plain_agent_that_never_returns_is_left_behind(run_all, memory_store):
-    release = threading.Event()
-
-    def agent(task):
-        if task == "hang":
-            release.wait(30)
-        return 1.0
-
-    rollouts = await run_all(agent, memory_store, ["hang", "next"], config=seconds(timeout=0.6))
-    release.set()
+async def test_plain_agent_that_never_returns_is_left_behind(run_all, memory_store, hangs):
+    rollouts = await run_all(hangs, memory_store, ["hang", "next"], config=seconds(timeout=0.6))
     assert [r.attempt.status for r in rollouts] == ["timeout", "succeeded"]
 
 
-async def test_runner_that_shall_be_replaced_says_so(run_all, memory_store):
-    release = threading.Event()
-
-    def agent(task):
-        release.wait(30)
-
+async def test_runner_that_shall_be_replaced_says_so(run_all, memory_store, hangs):
     tasks, options = ["hang", "left for the next"], {"on_stuck": "raise", "num_rollouts": 9}
     with pytest.raises(RunnerStuckError, match=r"ran longer than timeout_seconds=0\.2"):
-        await run_all(agent, memory_store, tasks, config=seconds(timeout=0.2), **options)
-    release.set()
+        await run_all(hangs, memory_store, tasks, config=seconds(timeout=0.2), **options)
     hung, left = await memory_store.query_rollouts()
     assert (hung.status, left.status) == ("failed", "queuing")
     assert hung.attempt.status == "timeout"
@@ -204,17 +205,12 @@ async def test_heartbeats_keep_a_silent_attempt_alive(run_one):
     await store.close()
 
 
-async def test_agent_without_spans_is_shown_as_running(run_all, memory_store):
-    release = threading.Event()
-
-    def agent(task):
-        release.wait(30)
-
-    running = asyncio.create_task(run_all(agent, memory_store, ["x"], heartbeat_interval=0.1))
+async def test_agent_without_spans_is_shown_as_running(run_all, memory_store, hangs):
+    running = asyncio.create_task(run_all(hangs, memory_store, ["x"], heartbeat_interval=0.1))
     async with asyncio.timeout(25):
         while not await memory_store.query_rollouts(status_in=["running"]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    release.set()
+    hangs.release()
     assert [one.status for one in await running] == ["succeeded"]
 
 
