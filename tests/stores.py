@@ -1,10 +1,11 @@
-"""Stores in files, opened for a moment."""
+"""Stores in files and behind servers, for a moment."""
 
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import agl
 from agl_sqlite import SqliteLightningStore
 
 
@@ -16,3 +17,19 @@ async def opened(path: str | Path, **options: Any) -> AsyncIterator[SqliteLightn
         yield store
     finally:
         await store.close()
+
+
+@contextlib.asynccontextmanager
+async def served(
+    store: agl.LightningStore | None = None, **options: Any
+) -> AsyncIterator[tuple[agl.LightningStoreServer, agl.LightningStoreClient]]:
+    """A server before a store, by default one in memory, and its client; closed at the end."""
+    store = agl.InMemoryLightningStore() if store is None else store
+    server = agl.LightningStoreServer(store, port=0, **options)
+    await server.start()
+    client = agl.LightningStoreClient(server.endpoint)
+    try:
+        yield server, client
+    finally:
+        await client.close()
+        await server.close()

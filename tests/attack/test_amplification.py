@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.stores import served
 
 import agl
 from agl_http import otlp
@@ -17,11 +18,8 @@ from agl_server.shapes import Shape
 
 @pytest.fixture
 async def http() -> AsyncGenerator[aiohttp.ClientSession]:
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-    await server.start()
-    async with aiohttp.ClientSession(server.endpoint) as session:
+    async with served() as (server, _), aiohttp.ClientSession(server.endpoint) as session:
         yield session
-    await server.close()
 
 
 async def post(http, path, body, kind="application/json") -> tuple[int, Any]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
+from tests.stores import served
 
 import agl
 
@@ -16,10 +17,8 @@ WAITING = 300
 
 @pytest.fixture
 async def server() -> AsyncGenerator[agl.LightningStoreServer]:
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, open=True)
-    await server.start()
-    yield server
-    await server.close()
+    async with served(open=True) as (server, _):
+        yield server
 
 
 async def test_claims_that_wait_keep_no_work_from_others(server: agl.LightningStoreServer) -> None:

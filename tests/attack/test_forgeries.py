@@ -11,10 +11,11 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tests.otlp_requests import request_of
+from tests.stores import served
 
 import agl
 from agl.errors import ConfigError
-from agl_http.tokens import Tokens, issue_token, tokens_of
+from agl_http.tokens import issue_token, tokens_of
 from agl_server import runner_tokens
 
 from .test_tokens import Bench, reward_of, serving
@@ -117,9 +118,6 @@ async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next
     store = agl.InMemoryLightningStore()
     old = await store.start_rollout("task")
     new = await store.start_attempt(old.rollout_id)  # as if the first had been silent for too long
-    server = agl.LightningStoreServer(store, port=0)
-    await server.start()
-    bench = Bench(store, server)
     honest = reward_of(new.model_dump(), 0.2, writer="runner")
     await store.add_span(agl.Span.model_validate(honest))
     await store.update_attempt(new.rollout_id, new.attempt.attempt_id, status="succeeded")
@@ -130,16 +128,12 @@ async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next
     token = await issue_token(store, "attempt", old.rollout_id, old.attempt.attempt_id)
     if writer == "algorithm":
         token = tokens_of(store).admin
-    assert (await bench.ask("POST", "spans/batch", [forged], token=token))[0] == 201
-    spans = await store.query_spans(new.rollout_id)
+    async with served(store) as (server, _):
+        asked = Bench(store, server).ask("POST", "spans/batch", [forged], token=token)
+        assert (await asked)[0] == 201
+        spans = await store.query_spans(new.rollout_id)
     assert [span.late for span in spans] == [False, writer == "agent"]
     assert agl.find_final_reward(spans) == (0.2 if writer == "agent" else 1.0)
-    await server.close()
-
-
-def test_a_restart_ends_the_tokens_of_a_server_without_one_of_the_users_and_no_others() -> None:
-    assert Tokens().read(Tokens().issue("runner")) is None
-    assert Tokens("a long random text").read(Tokens("a long random text").issue("runner"))
 
 
 def test_the_token_that_is_left_for_runners_is_its_users_alone(tmp_path, monkeypatch) -> None:

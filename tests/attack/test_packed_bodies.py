@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.stores import served
 
 import agl
 from agl_http import layers
@@ -39,12 +40,12 @@ def store() -> Noting:
 
 @pytest.fixture
 async def http(store: Noting) -> AsyncGenerator[aiohttp.ClientSession]:
-    server = agl.LightningStoreServer(store, port=0, open=True)
-    await server.start()
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(server.endpoint, connector=connector) as session:
+    async with (
+        served(store, open=True) as (server, _),
+        aiohttp.ClientSession(server.endpoint, connector=connector) as session,
+    ):
         yield session
-    await server.close()
 
 
 def bomb(size: int, **claim: Any) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.interpreter import python
+from tests.stores import served
 
 import agl
 from agl.algorithm.gateway import is_gateway_span
@@ -56,14 +57,10 @@ class Bench:
 @asynccontextmanager
 async def serving(**options: Any) -> AsyncGenerator[Bench]:
     store = agl.InMemoryLightningStore()
-    server = agl.LightningStoreServer(store, port=0, **options)
-    await server.start()
     for task in (KEY, KEY):
         await store.enqueue_rollout(task)
-    try:
+    async with served(store, **options) as (server, _):
         yield Bench(store, server)
-    finally:
-        await server.stop()
 
 
 def reward_of(claimed: Any, value: float = 1.0, **fields: Any) -> dict[str, Any]:
@@ -171,7 +168,9 @@ def test_a_token_is_good_for_what_it_says_and_nothing_else() -> None:
         again = tokens.read(tokens.issue(kind, odd, "at 1"))  # type: ignore
         assert (again.rollout_id, again.attempt_id) == (odd, "at 1")
     assert Tokens().read(token) is None
-    assert Tokens("a long random text").read(token) is None
+    own, restarted = Tokens("a long random text"), Tokens("a long random text")
+    assert own.read(token) is None
+    assert restarted.read(own.issue("runner"))
 
 
 def test_a_token_ends_with_its_time() -> None:

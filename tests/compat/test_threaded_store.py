@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.stores import served
 
 from agentlightning import LightningStore as StoreOf03
 from agentlightning.store.client_server import LightningStoreServer as OpenServer
@@ -13,7 +14,6 @@ from agl.errors import NotSupportedError, StoreUnavailableError
 from agl.store.base import UNSET, LightningStore
 from agl.store.memory import InMemoryLightningStore
 from agl.types import Worker
-from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 
 
@@ -125,10 +125,6 @@ async def test_method_that_a_store_lacks_says_so_when_it_is_called():
     assert await store.statistics() == {"name": "Counter"}
     with pytest.raises(NotSupportedError, match=r"Counter has no enqueue_many_rollouts\(\)"):
         await store.enqueue_rollout("task")
-    server = LightningStoreServer(store, port=0)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
-    with pytest.raises(NotImplementedError, match=r"Counter has no query_spans\(\)"):
-        await client.query_spans("ro-1")
-    await client.close()
-    await server.close()
+    async with served(store) as (_, client):
+        with pytest.raises(NotImplementedError, match=r"Counter has no query_spans\(\)"):
+            await client.query_spans("ro-1")

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from tests.stores import opened
 
 import agl
 from agl.errors import StoreUnavailableError
@@ -20,9 +21,8 @@ async def test_who_reads_a_store_sees_what_another_one_writes_later(tmp_path, ca
     file = tmp_path / "store.db"
 
     async def add() -> None:
-        store = agl.SqliteLightningStore(file)
-        await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x" * 3000)] * 50)
-        await store.close()
+        async with opened(file) as store:
+            await store.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x" * 3000)] * 50)
 
     await add()
     if not can_be_logged:  # as where the folder cannot be written
@@ -39,11 +39,10 @@ async def test_who_reads_a_store_sees_what_another_one_writes_later(tmp_path, ca
 async def test_records_in_a_log_that_cannot_be_read_are_not_passed_over(tmp_path):
     killed = tmp_path / "agl-runs" / "killed"
     killed.mkdir(parents=True)
-    store = agl.SqliteLightningStore(tmp_path / "store.db")
-    await store.enqueue_rollout("acknowledged")
-    for name in ("store.db", "store.db-wal"):
-        shutil.copy(tmp_path / name, killed)
-    await store.close()
+    async with opened(tmp_path / "store.db") as store:
+        await store.enqueue_rollout("acknowledged")
+        for name in ("store.db", "store.db-wal"):
+            shutil.copy(tmp_path / name, killed)
     (killed / "store.db-shm").symlink_to("nowhere")  # as where the folder cannot be written
     with pytest.raises(StoreUnavailableError, match=r"'store.db-wal' beside it has records"):
         open_to_read(killed / "store.db")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from example_bench import EXAMPLES, environment, run_script, scripts
+from tests.stores import served
 
 import agl
 from agl_testing.echo_llm import EchoLLM
@@ -50,15 +51,11 @@ def test_spans_are_written_by_hand(mode: str, names: list[str]) -> None:
 
 async def test_spans_are_written_into_a_served_store() -> None:
     store = agl.InMemoryLightningStore()
-    server = agl.LightningStoreServer(store, port=0)
-    await server.start()
-    try:
+    async with served(store) as (server, _):
         arguments = (FOLDER / "write_traces.py", "operation", "--use-client", server.endpoint)
         done = await asyncio.to_thread(run_script, *arguments)
         (rollout,) = await store.query_rollouts()
         spans = await store.query_spans(rollout.rollout_id)
-    finally:
-        await server.stop()
     assert rollout.status == "succeeded"
     assert len(spans) == len(done.stdout.splitlines()) == 3
     assert agl.find_final_reward(spans) == 0.5

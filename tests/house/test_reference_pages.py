@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import get_args
 from urllib.request import urlopen
 
-import agl
+from tests.stores import served
+
 from agl import errors, semconv
 from agl.env import LightningEnvVar
 from agl.types import Failure
@@ -66,10 +67,8 @@ def test_every_reason_and_boundary_has_a_row():
 
 
 async def test_every_route_of_the_store_server_has_a_row():
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, open=True)
-    await server.start()
-    with await asyncio.to_thread(urlopen, f"{server.endpoint}/openapi.json") as answer:
-        paths = json.load(answer)["paths"]
-    await server.close()
+    async with served(open=True) as (server, _):
+        with await asyncio.to_thread(urlopen, f"{server.endpoint}/openapi.json") as answer:
+            paths = json.load(answer)["paths"]
     routes = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert set(rows("wire.md", r"`(GET|POST) (/[^\s`]*)`")) == routes

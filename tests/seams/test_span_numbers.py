@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from tests.otlp_requests import request_of
+from tests.stores import served
 
 import agl
 from agl.store.span_checks import MAX_SEQUENCE_ID
@@ -16,12 +17,8 @@ async def client(request, tmp_path) -> AsyncGenerator[agl.LightningStoreClient]:
         if request.param == "memory"
         else agl.SqliteLightningStore(tmp_path / "agl.db")
     )
-    server = agl.LightningStoreServer(store, port=0)
-    await server.start()
-    client = agl.LightningStoreClient(server.endpoint)
-    yield client
-    await client.close()
-    await server.close()
+    async with served(store) as (_, client):
+        yield client
 
 
 async def test_numbers_grow_by_every_door(client: agl.LightningStoreClient) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import numpy
 import pytest
+from tests.stores import opened, served
 
 import agl
 from agl.errors import InvalidRecordError
@@ -30,20 +31,18 @@ def span(started: agl.AttemptedRollout, **fields: Any) -> Span:
 
 
 async def test_blanks_behind_a_span_damage_nothing(store):
-    server = agl.LightningStoreServer(store, host="127.0.0.1", port=0)
-    await server.start()
-    started = await store.start_rollout("task")
-    await store.add_span(span(started, name="good"))
-    await store.update_attempt(started.rollout_id, "latest", status="succeeded")
-    url, token = without_token(server.endpoint)
-    headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        for blanks in ("\n", " ", "\r\n\t"):
-            body = span(started, name="late").model_dump_json() + blanks
-            async with session.post(f"{url}/v1/agl/spans", data=body) as answer:
-                assert answer.status == 201
-    await server.stop()
-    found = [(one.name, one.late) for one in await store.query_spans(started.rollout_id)]
+    async with served(store) as (server, _):
+        started = await store.start_rollout("task")
+        await store.add_span(span(started, name="good"))
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        url, token = without_token(server.endpoint)
+        headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            for blanks in ("\n", " ", "\r\n\t"):
+                body = span(started, name="late").model_dump_json() + blanks
+                async with session.post(f"{url}/v1/agl/spans", data=body) as answer:
+                    assert answer.status == 201
+        found = [(one.name, one.late) for one in await store.query_spans(started.rollout_id)]
     assert found == [("good", False), *[("late", True)] * 3]
 
 
@@ -81,21 +80,17 @@ async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(store, 
     ],
 )
 async def test_no_store_takes_a_task_that_json_cannot_hold(store, task, said):
-    server = agl.LightningStoreServer(store, host="127.0.0.1", port=0)
-    await server.start()
-    client = agl.LightningStoreClient(server.endpoint)
-    one = await store.enqueue_rollout("one")
-    for remote in (store, client):
-        for refused in (
-            remote.enqueue_rollout(task),
-            remote.start_rollout(task),
-            remote.update_rollout(one.rollout_id, input=task),
-        ):
-            with pytest.raises(InvalidRecordError, match=said):
-                await refused
-    assert [each.input for each in await store.query_rollouts()] == ["one"]
-    await client.close()
-    await server.stop()
+    async with served(store) as (_, client):
+        one = await store.enqueue_rollout("one")
+        for remote in (store, client):
+            for refused in (
+                remote.enqueue_rollout(task),
+                remote.start_rollout(task),
+                remote.update_rollout(one.rollout_id, input=task),
+            ):
+                with pytest.raises(InvalidRecordError, match=said):
+                    await refused
+        assert [each.input for each in await store.query_rollouts()] == ["one"]
 
 
 async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store):
@@ -108,11 +103,10 @@ async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store):
 
 
 async def test_a_task_with_these_words_is_no_number(tmp_path):
-    store = agl.SqliteLightningStore(tmp_path / "s.db")
     task = {"text": "NaN, Infinity", "digits": "7" * 10_000, "number": 10**300}
-    await store.enqueue_rollout(json.loads(json.dumps(task)))
-    assert (await store.dequeue_rollout()).input == task
-    await store.close()
+    async with opened(tmp_path / "s.db") as store:
+        await store.enqueue_rollout(json.loads(json.dumps(task)))
+        assert (await store.dequeue_rollout()).input == task
 
 
 async def test_span_of_odd_texts_becomes_one_that_is_kept(store):

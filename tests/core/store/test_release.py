@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from tests.stores import served
+
 import agl
 from agl.errors import StoreError
 from agl.execution.base import ThreadingEvent
@@ -92,19 +94,15 @@ async def test_server_gives_back_all_that_a_client_left():
 
 async def test_client_gives_back_all_that_it_claimed():
     store = agl.InMemoryLightningStore()
-    server = agl.LightningStoreServer(store, port=0)
-    await server.start()
-    client: Any = agl.LightningStoreClient(server.endpoint)
-    await queue_two(store)
-    # The claim was carried out under this key, and its answer lost.
-    body = {"claim": {"limit": 2, "worker_id": "w", "key": "lost"}}
-    await client._transport.post("/turn", body, key="lost")
-    claimed = (await store.query_rollouts()).items
-    await store.update_rollout(claimed[0].rollout_id, status="cancelled")
-    await client._abandon("lost")
-    await check_given_back(store)
-    await client.close()
-    await server.close()
+    async with served(store) as (_, client):
+        await queue_two(store)
+        # The claim was carried out under this key, and its answer lost.
+        body = {"claim": {"limit": 2, "worker_id": "w", "key": "lost"}}
+        await client._transport.post("/turn", body, key="lost")
+        claimed = (await store.query_rollouts()).items
+        await store.update_rollout(claimed[0].rollout_id, status="cancelled")
+        await client._abandon("lost")
+        await check_given_back(store)
 
 
 async def test_store_takes_back_a_claim_whose_rollout_was_cancelled(store):

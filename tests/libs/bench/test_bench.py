@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.stores import served
 
 import agl
 from agl.cli import main
@@ -62,10 +63,8 @@ async def store():
 
 @pytest.fixture
 async def url(store):
-    server = agl.LightningStoreServer(store, port=0)
-    await server.start()
-    yield server.endpoint
-    await server.close()
+    async with served(store) as (server, _):
+        yield server.endpoint
 
 
 @pytest.mark.parametrize("way", ["wire", "single", "otlp", "batch", "turn", None])

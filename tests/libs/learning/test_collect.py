@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.run_agents import cancelled
+from tests.stores import opened
 
 import agl
 from agl.emitter import reward_attributes
@@ -188,22 +189,20 @@ async def test_broken_off_requests_stay_for_who_asks_again_under_their_keys(stor
 async def test_a_span_that_a_disk_damaged_costs_its_own_rollout_only(tmp_path):
     path = tmp_path / "agl.db"
     tasks = ["damaged", "whole"]
-    store = agl.SqliteLightningStore(path)
-    for task in tasks:
-        rollout = await store.start_rollout(task, key=f"step-1/{tasks.index(task)}/0")
-        attributes = {**reward_attributes(0.5), "about": f"what is {task}"}
-        await store.add_span(span_of(rollout, AGL_ANNOTATION, attributes=attributes))
-        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-    await store.close()
+    async with opened(path) as store:
+        for task in tasks:
+            rollout = await store.start_rollout(task, key=f"step-1/{tasks.index(task)}/0")
+            attributes = {**reward_attributes(0.5), "about": f"what is {task}"}
+            await store.add_span(span_of(rollout, AGL_ANNOTATION, attributes=attributes))
+            await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
     path.write_bytes(path.read_bytes().replace(b'"what is damaged"', b'"what is damaged '))
-    store = agl.SqliteLightningStore(path)
-    collected = await (await begin(store, tasks=tasks, key="step-1"))
+    async with opened(path) as store:
+        collected = await (await begin(store, tasks=tasks, key="step-1"))
     damaged, whole = collected.ended
     assert (damaged.reward, whole.reward, whole.unusable) == (None, 0.5, None)
     assert "a record cannot be read" in str(damaged.problem)
     (exclusion,) = collected.ledger.exclusions
     assert (exclusion.rollout_id, exclusion.reason) == (damaged.rollout.rollout_id, "malformed")
-    await store.close()
 
 
 async def test_rollouts_of_a_seeded_run_have_seeds_of_their_place_alone():

@@ -5,12 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.stores import opened
+from tests.stores import opened, served
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
 from agl.types import Document, Failure, RolloutConfig, Span
-from agl_server.client import LightningStoreClient
-from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
 
 
@@ -51,14 +49,10 @@ async def test_what_cannot_be_read_is_an_error_of_the_store(reopen, path, text, 
 async def test_one_that_cannot_be_read_hides_no_other_and_is_told_over_http(path):
     damaged, whole = await fill(path)
     overwrite(path, 'why":"the answer to 0 is', b'"')
-    server = LightningStoreServer(SqliteLightningStore(path), port=0)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
-    with pytest.raises(DamagedRecordError, match=path.name):
-        await client.query_spans(damaged)
-    assert len(await client.query_spans(whole)) == 1
-    await client.close()
-    await server.close()
+    async with served(SqliteLightningStore(path)) as (_, client):
+        with pytest.raises(DamagedRecordError, match=path.name):
+            await client.query_spans(damaged)
+        assert len(await client.query_spans(whole)) == 1
 
 
 def test_a_damaged_description_of_the_tables_is_refused_at_the_opening(path):
