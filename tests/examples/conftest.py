@@ -2,9 +2,8 @@
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,7 @@ pytest.importorskip("openai")
 pytest.importorskip("agl_gateway")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from example_bench import EXAMPLES, Bench, Start
-
-from agl_testing.echo_llm import EchoLLM
+from example_bench import EXAMPLES
 
 # The Agents SDK would look for a key and an address to send its traces to.
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
@@ -48,25 +45,3 @@ def on_path(request, use_example, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     if (folder := getattr(request.module, "FOLDER", None)) is not None:
         use_example(folder.name)
-
-
-@pytest.fixture
-async def start_bench() -> AsyncGenerator[Start]:
-    """Starts a ``Bench`` over what the model is to answer; all of them end with the test.
-
-    Further names are of models beside ``policy``, which answer alike.
-    """
-    started: list[Bench] = []
-
-    async def start(reply: Callable[[dict[str, Any]], Any], *others: str) -> Bench:
-        llm = EchoLLM(reply)
-        llm.__enter__()
-        bench = Bench(llm, *others)
-        started.append(bench)
-        await bench.proxy.start()
-        return bench
-
-    yield start
-    for bench in started:
-        await bench.proxy.stop()
-        bench.llm.__exit__(None, None, None)

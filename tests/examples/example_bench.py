@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,42 +32,40 @@ class Scripts:
 scripts = Scripts()
 
 
+@dataclass
 class Outcome:
-    """What the store has of a rollout."""
+    """What the store has of a rollout, and what its model was asked."""
 
-    def __init__(self, rollout: agl.Rollout, spans: list[agl.Span]) -> None:
-        self.rollout = rollout
-        self.spans = spans
+    rollout: agl.Rollout
+    spans: list[agl.Span]
+    requests: list[dict[str, Any]]
 
     @property
     def reward(self) -> float | None:
         return agl.find_final_reward(self.spans)
 
 
-class Bench:
-    """A store, a runner, and a gateway in front of a scripted model: one rollout at a time."""
+async def play(agent: agl.LitAgent[Any], task: Any, reply: Any, *others: str) -> Outcome:
+    """One rollout in mode ``train``, as a runner does it, through a gateway to a scripted model.
 
-    def __init__(self, llm: EchoLLM, *others: str) -> None:
-        self.llm = llm
-        self.store = agl.InMemoryLightningStore()
+    Further names are of models beside ``policy``, which answer alike.
+    """
+    store = agl.InMemoryLightningStore()
+    with EchoLLM(reply) as llm:
         models = [entry(name, llm.url) for name in ("policy", *others)]
-        self.proxy = agl_gateway.LLMProxy(model_list=models, store=self.store)
-
-    async def run(self, agent: agl.LitAgent[Any], task: Any) -> Outcome:
-        """One rollout in mode ``train``, as a runner does it."""
-        served = self.proxy.as_resource(model="policy")
-        update = await self.store.add_resources({"main_llm": served})
-        rollout = await self.store.enqueue_rollout(task, "train", update.resources_id)
+        proxy = agl_gateway.LLMProxy(model_list=models, store=store)
+        await proxy.start()
+        update = await store.add_resources({"main_llm": proxy.as_resource(model="policy")})
+        rollout = await store.enqueue_rollout(task, "train", update.resources_id)
         runner = agl.LitAgentRunner(agl.OtelTracer(), max_rollouts=1)
-        with runner.run_context(agent=agent, store=self.store):
-            await runner.iter()
-        await self.proxy.flush()
-        (ended,) = await self.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        spans = await self.store.query_spans(rollout.rollout_id)
-        return Outcome(ended, list(spans))
-
-
-Start = Callable[..., Any]
+        try:
+            with runner.run_context(agent=agent, store=store):
+                await runner.iter()
+            await proxy.flush()
+        finally:
+            await proxy.stop()
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+    return Outcome(ended, list(await store.query_spans(rollout.rollout_id)), llm.requests)
 
 
 @contextlib.contextmanager

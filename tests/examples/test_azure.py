@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, debug_alone, run_script, scripts
+from example_bench import EXAMPLES, debug_alone, play, run_script, scripts
 
 for module in ("agl_azure", "azure.mgmt.cognitiveservices"):
     pytest.importorskip(module)
@@ -51,11 +51,11 @@ def test_every_question_can_be_answered_with_the_table() -> None:
         assert len(list(csv.DictReader(lines))) == 40
 
 
-async def test_agent_looks_the_capital_up(start_bench: Any) -> None:
-    bench = await start_bench(scripts.scripted_llm.scripted_reply)
-    outcome = await bench.run(scripts.capital_agent.capital_agent, TASK)
+async def test_agent_looks_the_capital_up() -> None:
+    agent = scripts.capital_agent.capital_agent
+    outcome = await play(agent, TASK, scripts.scripted_llm.scripted_reply)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
-    assert [message["role"] for message in bench.llm.requests[1]["messages"]] == [
+    assert [message["role"] for message in outcome.requests[1]["messages"]] == [
         *("system", "user", "assistant", "tool")
     ]
 
@@ -69,7 +69,7 @@ async def test_agent_looks_the_capital_up(start_bench: Any) -> None:
         {"name": "rm", "arguments": "{}"},
     ],
 )
-async def test_wrong_call_is_explained_to_the_model(function: Any, start_bench: Any) -> None:
+async def test_wrong_call_is_explained_to_the_model(function: Any) -> None:
     call = {"id": "call_1", "type": "function", "function": function}
 
     def reply(request: dict[str, Any]) -> Any:
@@ -79,8 +79,7 @@ async def test_wrong_call_is_explained_to_the_model(function: Any, start_bench: 
             return "Paris"
         return {"role": "assistant", "content": None, "tool_calls": [call]}
 
-    bench = await start_bench(reply)
-    assert (await bench.run(scripts.capital_agent.capital_agent, TASK)).reward == 1
+    assert (await play(scripts.capital_agent.capital_agent, TASK, reply)).reward == 1
 
 
 def test_agent_runs_alone() -> None:

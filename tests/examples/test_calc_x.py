@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, calling, check_alone, run_script, scripts, write_parquet
+from example_bench import EXAMPLES, calling, check_alone, play, run_script, scripts, write_parquet
 
 from agl.runner.sandbox import grader_of
 from agl_adapters import TraceToRows
@@ -160,7 +160,7 @@ def test_data_without_a_number_is_no_reward() -> None:
 
 @pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
-    expression: str, reward: float, start_bench: Any
+    expression: str, reward: float
 ) -> None:
     def reply(request: dict[str, Any]) -> Any:
         last = request["messages"][-1]
@@ -170,8 +170,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
 
     grader_of(scripts.calc_agent.calc_agent)  # its process stays for as long as there is the agent
     before = children()
-    bench = await start_bench(reply)
-    outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
+    outcome = await play(scripts.calc_agent.calc_agent, TASK, reply)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == reward
     assert children() <= before  # those of a test before this one may just have ended
@@ -186,7 +185,7 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     assert result.ledger.reasons() == {}
 
 
-async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) -> None:
+async def test_error_of_the_calculator_goes_back_to_the_model() -> None:
     def reply(request: dict[str, Any]) -> Any:
         results = [m["content"] for m in request["messages"] if m["role"] == "tool"]
         if len(results) == 2:
@@ -194,18 +193,16 @@ async def test_error_of_the_calculator_goes_back_to_the_model(start_bench: Any) 
         expression = "(12 + 30" if not results else "(12 + 30) * 2"
         return calling(expression, call_id=f"call_{len(results)}")
 
-    bench = await start_bench(reply)
-    outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
+    outcome = await play(scripts.calc_agent.calc_agent, TASK, reply)
     assert outcome.reward == 1
-    assert "cannot calculate" in bench.llm.requests[1]["messages"][-1]["content"]
+    assert "cannot calculate" in outcome.requests[1]["messages"][-1]["content"]
 
 
-async def test_agent_that_never_stops_calling_ends_without_reward(start_bench: Any) -> None:
-    bench = await start_bench(lambda request: calling("1"))
-    outcome = await bench.run(scripts.calc_agent.calc_agent, TASK)
+async def test_agent_that_never_stops_calling_ends_without_reward() -> None:
+    outcome = await play(scripts.calc_agent.calc_agent, TASK, lambda request: calling("1"))
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 0
-    assert len(bench.llm.requests) == scripts.calc_agent.MAX_TOOL_CALLS
+    assert len(outcome.requests) == scripts.calc_agent.MAX_TOOL_CALLS
 
 
 def test_agent_runs_alone() -> None:

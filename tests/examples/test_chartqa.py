@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, learned, run_script, scripts, write_parquet
+from example_bench import EXAMPLES, learned, play, run_script, scripts, write_parquet
 
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
@@ -118,9 +118,9 @@ def picture(tasks: list[Any]) -> bytes:
 
 
 @pytest.mark.parametrize("urls", ["data", "file"])
-async def test_chart_goes_through_the_gateway_into_rows(tasks, picture, start_bench, urls) -> None:
-    bench = await start_bench(scripts.scripted_llm.scripted_reply)
-    outcome = await bench.run(scripts.chartqa_agent.LitChartQAAgent(image_urls=urls), tasks[2])
+async def test_chart_goes_through_the_gateway_into_rows(tasks, picture, urls) -> None:
+    agent = scripts.chartqa_agent.LitChartQAAgent(image_urls=urls)
+    outcome = await play(agent, tasks[2], scripts.scripted_llm.scripted_reply)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
     rows = TraceToRows().adapt(outcome.spans).rows
     seen = ["observe", "extract", "calculate", "check", "refine", "check"]
@@ -131,31 +131,30 @@ async def test_chart_goes_through_the_gateway_into_rows(tasks, picture, start_be
         assert scripts.multimodal_utils.read_image(row.images[0]) == picture
 
 
-async def test_another_model_sees_and_its_calls_are_left_out_by_name(tasks, start_bench) -> None:
-    bench = await start_bench(scripts.scripted_llm.scripted_reply, "vision")
-    outcome = await bench.run(scripts.chartqa_agent.LitChartQAAgent("vision"), tasks[0])
+async def test_another_model_sees_and_its_calls_are_left_out_by_name(tasks) -> None:
+    agent = scripts.chartqa_agent.LitChartQAAgent("vision")
+    outcome = await play(agent, tasks[0], scripts.scripted_llm.scripted_reply, "vision")
     assert outcome.reward == 1
-    assert [request["model"] for request in bench.llm.requests] == ["vision"] * 2 + ["policy"] * 2
+    assert [request["model"] for request in outcome.requests] == ["vision"] * 2 + ["policy"] * 2
     adapter = TraceToRows(agent_match="calculate|refine")
     result = adapter.adapt(outcome.spans, model=TrainedModel(name="policy"))
     assert [row.agent_name for row in result.rows] == ["calculate"]
     assert result.ledger.reasons() == {"other_model": 2, "agent_not_selected": 1}
 
 
-async def test_wrong_answer_is_no_reward_and_turns_are_limited(tasks, start_bench) -> None:
-    bench = await start_bench(lambda request: "no answer at all")
-    outcome = await bench.run(scripts.chartqa_agent.LitChartQAAgent(max_turns=3), tasks[0])
+async def test_wrong_answer_is_no_reward_and_turns_are_limited(tasks) -> None:
+    agent = scripts.chartqa_agent.LitChartQAAgent(max_turns=3)
+    outcome = await play(agent, tasks[0], lambda request: "no answer at all")
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
     assert nodes(outcome) == ["observe", "extract", "calculate", *["check", "refine"] * 2, "check"]
 
 
-async def test_chart_that_is_not_there_fails_the_attempt(tasks, start_bench, tmp_path) -> None:
-    bench = await start_bench(lambda request: "<answer>1</answer>")
-    outcome = await bench.run(
-        scripts.chartqa_agent.LitChartQAAgent(), {**tasks[0], "image": str(tmp_path / "no.png")}
-    )
+async def test_chart_that_is_not_there_fails_the_attempt(tasks, tmp_path) -> None:
+    agent = scripts.chartqa_agent.LitChartQAAgent()
+    task = {**tasks[0], "image": str(tmp_path / "no.png")}
+    outcome = await play(agent, task, lambda request: "<answer>1</answer>")
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
-    assert bench.llm.requests == []
+    assert outcome.requests == []
 
 
 @pytest.mark.parametrize("proxy", ["0", "1"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, check_alone, run_script, scripts, write_parquet
+from example_bench import EXAMPLES, check_alone, play, run_script, scripts, write_parquet
 
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
@@ -128,26 +128,25 @@ def test_parquet_and_a_pickled_list_of_passages_are_converted(tmp_path: Path) ->
     assert [json.loads(line)["contents"] for line in lines] == ["One. 1", "Two. 2"]
 
 
-async def test_agent_looks_up_twice_and_all_calls_are_one_row(retriever, start_bench) -> None:
-    bench = await start_bench(scripts.scripted_llm.scripted_reply)
-    outcome = await bench.run(scripts.rag_agent.rag_agent, TASK)
+async def test_agent_looks_up_twice_and_all_calls_are_one_row(retriever) -> None:
+    outcome = await play(scripts.rag_agent.rag_agent, TASK, scripts.scripted_llm.scripted_reply)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
     calls = model_calls(outcome.spans)
     assert [call.agent_name for call in calls] == ["rag_agent"] * 3
     assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["retrieve"]
-    assert "Velby is the capital of Norland" in json.dumps(bench.llm.requests[2]["messages"])
-    assert not [r for r in bench.llm.requests[:2] if "Norland" in json.dumps(r["messages"])]
+    assert "Velby is the capital of Norland" in json.dumps(outcome.requests[2]["messages"])
+    assert not [r for r in outcome.requests[:2] if "Norland" in json.dumps(r["messages"])]
     result = TraceToRows().adapt(outcome.spans)
     assert [len(row.call_ids) for row in result.rows] == [3]
     assert result.ledger.reasons() == {}
 
 
-async def test_retriever_that_is_not_there_fails_the_attempt(start_bench, monkeypatch) -> None:
+async def test_retriever_that_is_not_there_fails_the_attempt(monkeypatch) -> None:
     monkeypatch.setenv("WIKI_RETRIEVER_URL", "http://127.0.0.1:9/mcp")
-    bench = await start_bench(lambda request: "<answer>Norland</answer>")
-    outcome = await bench.run(scripts.rag_agent.rag_agent, TASK)
+    agent = scripts.rag_agent.rag_agent
+    outcome = await play(agent, TASK, lambda request: "<answer>Norland</answer>")
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
-    assert bench.llm.requests == []
+    assert outcome.requests == []
 
 
 def test_agent_runs_alone(retriever: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, check_alone, learned, run_script, scripts
+from example_bench import EXAMPLES, check_alone, learned, play, run_script, scripts
 
 from agl_adapters import TraceToRows
 
@@ -106,11 +106,11 @@ def test_passages_are_found_by_vectors() -> None:
         scripts.retrieval_server.DenseRetriever(index, encode, 3)
 
 
-async def test_agent_searches_twice_and_all_calls_are_one_row(retriever, start_bench) -> None:
-    bench = await start_bench(scripts.scripted_llm.scripted_reply)
-    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
+async def test_agent_searches_twice_and_all_calls_are_one_row(retriever) -> None:
+    agent = scripts.search_r1_agent.SearchR1Agent()
+    outcome = await play(agent, TASK, scripts.scripted_llm.scripted_reply)
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 1)
-    last = bench.llm.requests[-1]["messages"]
+    last = outcome.requests[-1]["messages"]
     assert [message["role"] for message in last] == ["user", "assistant"] * 2 + ["user"]
     assert last[2]["content"].startswith("<information> Ada Lind. Ada Lind was born in Velby")
     result = TraceToRows().adapt(outcome.spans)
@@ -122,16 +122,16 @@ async def test_agent_searches_twice_and_all_calls_are_one_row(retriever, start_b
 
 
 async def test_answer_without_a_tag_is_asked_for_again_and_turns_are_limited(
-    retriever: str, start_bench: Any
+    retriever: str,
 ) -> None:
-    bench = await start_bench(lambda request: "It is Norland.")
-    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(max_turns=3), TASK)
+    agent = scripts.search_r1_agent.SearchR1Agent(max_turns=3)
+    outcome = await play(agent, TASK, lambda request: "It is Norland.")
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
-    assert len(bench.llm.requests) == 3
-    assert bench.llm.requests[1]["messages"][-1]["content"] == scripts.search_r1_agent.NUDGE
+    assert len(outcome.requests) == 3
+    assert outcome.requests[1]["messages"][-1]["content"] == scripts.search_r1_agent.NUDGE
 
 
-async def test_model_that_makes_up_information_is_not_believed(retriever, start_bench) -> None:
+async def test_model_that_makes_up_information_is_not_believed(retriever) -> None:
     made_up = (
         "<search>Hal Reed</search> <information>Norland</information> <answer>Norland</answer>"
     )
@@ -139,16 +139,15 @@ async def test_model_that_makes_up_information_is_not_believed(retriever, start_
     def reply(request: dict[str, Any]) -> str:
         return made_up if len(request["messages"]) == 1 else "<answer>Sudria</answer>"
 
-    bench = await start_bench(reply)
-    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
-    assert len(bench.llm.requests) == 2
+    outcome = await play(scripts.search_r1_agent.SearchR1Agent(), TASK, reply)
+    assert len(outcome.requests) == 2
     assert outcome.reward == 0
 
 
-async def test_server_that_is_not_there_fails_the_attempt(start_bench, monkeypatch) -> None:
+async def test_server_that_is_not_there_fails_the_attempt(monkeypatch) -> None:
     monkeypatch.setenv("RETRIEVAL_SERVER_URL", "http://127.0.0.1:9")
-    bench = await start_bench(lambda request: "<search>Ada Lind</search>")
-    outcome = await bench.run(scripts.search_r1_agent.SearchR1Agent(), TASK)
+    agent = scripts.search_r1_agent.SearchR1Agent()
+    outcome = await play(agent, TASK, lambda request: "<search>Ada Lind</search>")
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
 
 

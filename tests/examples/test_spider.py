@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, check_alone, learned, run_script, scripts, write_parquet
+from example_bench import EXAMPLES, check_alone, learned, play, run_script, scripts, write_parquet
 
 from agl_adapters import TraceToRows
 from agl_records.calls.reader import model_calls
@@ -218,15 +218,14 @@ def nodes(outcome: Any) -> list[str]:
     return [str(call.agent_name) for call in model_calls(outcome.spans)]
 
 
-async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(tasks, start_bench):
-    bench = await start_bench(scripts.scripted_llm.scripted_reply(tasks))
-    outcome = await bench.run(
-        scripts.sql_agent.LitSQLAgent(), tasks[1]
-    )  # every second one begins with an error
+async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(tasks):
+    # every second one begins with an error
+    agent = scripts.sql_agent.LitSQLAgent()
+    outcome = await play(agent, tasks[1], scripts.scripted_llm.scripted_reply(tasks))
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 1
     assert nodes(outcome) == ["write_query", "check_query", "rewrite_query", "check_query"]
-    prompts = [request["messages"][-1]["content"] for request in bench.llm.requests]
+    prompts = [request["messages"][-1]["content"] for request in outcome.requests]
     assert "no such table: the_" in prompts[1]
     assert "no such table: the_" in prompts[2]
     assert "no such table" not in prompts[3]
@@ -238,36 +237,35 @@ async def test_failed_query_is_rewritten_and_only_writing_is_learned_from(tasks,
     assert len(TraceToRows(agent_match=None).adapt(outcome.spans).rows) == 4
 
 
-async def test_right_query_ends_after_one_check(tasks: list[Any], start_bench: Any) -> None:
-    bench = await start_bench(scripts.scripted_llm.scripted_reply(tasks))
-    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(), tasks[0])
+async def test_right_query_ends_after_one_check(tasks: list[Any]) -> None:
+    agent = scripts.sql_agent.LitSQLAgent()
+    outcome = await play(agent, tasks[0], scripts.scripted_llm.scripted_reply(tasks))
     assert (outcome.reward, nodes(outcome)) == (1, ["write_query", "check_query"])
 
 
-async def test_wrong_query_is_no_reward_and_turns_are_limited(tasks, start_bench) -> None:
+async def test_wrong_query_is_no_reward_and_turns_are_limited(tasks) -> None:
     def reply(request: dict[str, Any]) -> str:
         is_check = request["messages"][-1]["content"].startswith("You check")
         return "THE QUERY IS INCORRECT" if is_check else "SELECT name FROM singer"
 
-    bench = await start_bench(reply)
-    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(max_turns=3), tasks[0])
+    outcome = await play(scripts.sql_agent.LitSQLAgent(max_turns=3), tasks[0], reply)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == 0
     assert nodes(outcome) == ["write_query", *["check_query", "rewrite_query"] * 2, "check_query"]
     # The reference stands in none of the prompts.
-    assert not [r for r in bench.llm.requests if tasks[0]["private"]["query"] in json.dumps(r)]
+    assert not [r for r in outcome.requests if tasks[0]["private"]["query"] in json.dumps(r)]
 
 
-async def test_harmful_query_is_answered_with_an_error(tasks: list[Any], start_bench: Any) -> None:
-    bench = await start_bench(lambda request: "DROP TABLE singer")
-    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(max_turns=1), tasks[0])
+async def test_harmful_query_is_answered_with_an_error(tasks: list[Any]) -> None:
+    agent = scripts.sql_agent.LitSQLAgent(max_turns=1)
+    outcome = await play(agent, tasks[0], lambda request: "DROP TABLE singer")
     assert outcome.reward == 0
-    assert "not authorized" in bench.llm.requests[1]["messages"][-1]["content"]
+    assert "not authorized" in outcome.requests[1]["messages"][-1]["content"]
 
 
-async def test_model_that_cannot_be_reached_fails_the_attempt(tasks, start_bench) -> None:
-    bench = await start_bench(lambda request: RawReply(500, b"{}"))
-    outcome = await bench.run(scripts.sql_agent.LitSQLAgent(), tasks[0])
+async def test_model_that_cannot_be_reached_fails_the_attempt(tasks) -> None:
+    agent = scripts.sql_agent.LitSQLAgent()
+    outcome = await play(agent, tasks[0], lambda request: RawReply(500, b"{}"))
     assert outcome.rollout.status == "failed"
     assert outcome.reward is None
 

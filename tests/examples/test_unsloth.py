@@ -15,6 +15,7 @@ from example_bench import (
     check_alone,
     environment,
     memory_store,
+    play,
     run_script,
     scripts,
 )
@@ -62,14 +63,13 @@ def test_problems_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("expression", "reward"), [("(12 + 30) * 2", 1), ("12 + 30 * 2", 0)])
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
-    expression: str, reward: float, start_bench: Any
+    expression: str, reward: float
 ) -> None:
     def reply(request: dict[str, Any]) -> Any:
         last = request["messages"][-1]
         return f"### {_text(last)} ###" if last["role"] == "tool" else calling(expression)
 
-    bench = await start_bench(reply)
-    outcome = await bench.run(scripts.math_agent.math_agent, TASK)
+    outcome = await play(scripts.math_agent.math_agent, TASK, reply)
     assert outcome.rollout.status == "succeeded"
     assert outcome.reward == reward
     calls = model_calls(outcome.spans)
@@ -82,15 +82,13 @@ async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
 
 
 @pytest.mark.parametrize("name", ["calculate", "no_such_tool"])
-async def test_model_that_never_answers_gets_no_reward(name: str, start_bench: Any) -> None:
-    bench = await start_bench(lambda request: calling("1", name))
-    outcome = await bench.run(scripts.math_agent.math_agent, TASK)
+async def test_model_that_never_answers_gets_no_reward(name: str) -> None:
+    outcome = await play(scripts.math_agent.math_agent, TASK, lambda request: calling("1", name))
     assert (outcome.rollout.status, outcome.reward) == ("succeeded", 0)
 
 
-async def test_model_that_cannot_be_reached_fails_the_attempt(start_bench: Any) -> None:
-    bench = await start_bench(lambda request: RawReply(500, b"{}"))
-    outcome = await bench.run(scripts.math_agent.math_agent, TASK)
+async def test_model_that_cannot_be_reached_fails_the_attempt() -> None:
+    outcome = await play(scripts.math_agent.math_agent, TASK, lambda request: RawReply(500, b"{}"))
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
 
 
