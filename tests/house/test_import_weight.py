@@ -28,6 +28,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 HELP = "import agl.cli\ntry:\n    agl.cli.main(['--help'])\nexcept SystemExit:\n    pass"
+AUTHORS = "import agl_testing.new_package, agl_testing.check_plugin"
 
 
 @pytest.mark.parametrize(
@@ -37,8 +38,9 @@ HELP = "import agl.cli\ntry:\n    agl.cli.main(['--help'])\nexcept SystemExit:\n
         ("import agl.runner", {"uvicorn", "aiohttp", "starlette"}),
         ("import agl; agl.Trainer(algorithm='baseline', strategy='shm')", {"docstring_parser"}),
         (HELP, {*HEAVY, "yaml"} - {"click"}),
+        (AUTHORS, {"pydantic", "pytest", "agl_records", "agl_learning", "fastapi"}),
     ],
-    ids=["agl", "runner", "trainer", "help"],
+    ids=["agl", "runner", "trainer", "help", "authors"],
 )
 def test_nothing_is_loaded_that_is_not_needed(statement, unneeded):
     loaded = modules_after(statement)

@@ -11,7 +11,7 @@ from tests.run_agents import succeeds
 
 import agl
 from agl.algorithm.gateway import GatewayClient
-from agl.errors import AgentResultError, StoreUnavailableError
+from agl.errors import AgentResultError
 from agl.runner import RolloutCancelledError
 from agl.tracer.base import active_tracer
 
@@ -183,15 +183,6 @@ async def test_retry_gets_a_fresh_attempt(run_all, memory_store):
     attempts = await memory_store.query_attempts(rollout.rollout_id)
     assert [attempt.status for attempt in attempts] == ["failed", "succeeded"]
     assert [attempt.attempt_id for attempt in attempts] == seen
-
-
-async def test_store_that_fails_ends_the_runner(run_all):
-    class Failing(agl.InMemoryLightningStore):
-        async def turn(self, *args: Any, **kwargs: Any) -> Any:
-            raise StoreUnavailableError("gone")
-
-    with pytest.raises(StoreUnavailableError):
-        await run_all(succeeds, Failing(), ["a", "b"])
 
 
 async def test_resources_are_the_rollouts_else_the_latest_else_none(run_all, memory_store):

@@ -283,10 +283,3 @@ def test_check_runs_hook_plugins_as_they_are_in_every_run(agl, install):
     shown = agl("plugins", "check", "plugin/mine")
     assert "'it raises nothing and changes nothing' is broken: In a run" in shown.out
     assert "| 2 of 3 kept |" in shown.out
-
-
-def test_new_imports_no_suite():
-    """The commands of a package that authors install load nothing heavy."""
-    code = "import agl_testing.new_package, agl_testing.check_plugin, sys; print(*sys.modules)"
-    heavy = {"pydantic", "pytest", "agl_records", "agl_learning", "fastapi"}
-    assert heavy & set(python("-c", code, check=True).stdout.split()) == set()
