@@ -12,13 +12,14 @@ import aiohttp
 import pytest
 from tests.interpreter import AGL
 from tests.models import call, entry
+from tests.run_agents import running
+from tests.stores import served
 
 import agl
 from agl.errors import StoreError, StoreUnavailableError
 from agl.execution.base import ThreadingEvent
 from agl.types import RolloutConfig
 from agl_http.server import ServerThread, bind
-from agl_server.server import LightningStoreServer
 from agl_testing.echo_llm import EchoLLM
 
 pytest.importorskip("agl_gateway")
@@ -70,14 +71,12 @@ class Gateways:
 
 @pytest.fixture
 async def gateways(store):
-    server = LightningStoreServer(store, host="127.0.0.1", port=0)
-    await server.start()
-    with EchoLLM() as llm:
-        gateways = Gateways(llm, server.endpoint)
-        gateways.start()
-        yield gateways
-        gateways.kill()
-    await server.stop()
+    async with served(store) as (server, _):
+        with EchoLLM() as llm:
+            gateways = Gateways(llm, server.endpoint)
+            gateways.start()
+            yield gateways
+            gateways.kill()
 
 
 async def run(agent, store, resource, config=None):
@@ -86,13 +85,12 @@ async def run(agent, store, resource, config=None):
     rollout = await store.enqueue_rollout(
         "task", resources_id=resources.resources_id, config=config or RolloutConfig()
     )
-    runner, event = agl.LitAgentRunner(agl.OtelTracer()), ThreadingEvent()
-    with runner.run_context(agent=agent, store=store):
-        running = asyncio.create_task(runner.iter(event=event))
+    event = ThreadingEvent()
+    async with running(agent, store, event=event) as task:
         (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
         event.set()
         with contextlib.suppress(asyncio.CancelledError):
-            await running
+            await task
     return ended
 
 

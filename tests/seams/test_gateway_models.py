@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.models import call, entry
+from tests.run_agents import running
 
 import agl
 from agl.errors import ConfigError
@@ -85,13 +86,11 @@ async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
     bare = proxy.as_resource(model="judge")
     statuses = [await ask(bare, "judge")]
     algorithm = given(Loop(judge.url, fails=fails, run_dir=str(tmp_path / "run")), store, proxy)
-    runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=judged_agent(statuses), store=store):
-        running = asyncio.create_task(runner.iter())
+    async with running(judged_agent(statuses), store) as task:
         with pytest.raises(OSError, match="disk") if fails else contextlib.nullcontext():
             await algorithm.run(["one", "two"])
-        running.cancel()
-        await asyncio.wait([running])
+        task.cancel()
+        await asyncio.wait([task])
     assert proxy.is_running()
     statuses.append(await ask(bare, "judge"))
     assert statuses == [200] * 6

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from tests import run_agents
 from tests.models import entry
 
 import agl
@@ -92,11 +93,8 @@ async def running(agent, store, runners=1, **options) -> AsyncGenerator[None]:
     """Some runners in this process."""
     event = agl.ThreadingEvent()
     async with contextlib.AsyncExitStack() as stack:
-        tasks: list[asyncio.Task[None]] = []
-        for _ in range(runners):
-            runner = agl.LitAgentRunner(agl.OtelTracer(), **options)
-            stack.enter_context(runner.run_context(agent=agent, store=store))
-            tasks.append(asyncio.create_task(runner.iter(event=event)))
+        each = [run_agents.running(agent, store, event=event, **options) for _ in range(runners)]
+        tasks = [await stack.enter_async_context(one) for one in each]
         try:
             yield
         finally:

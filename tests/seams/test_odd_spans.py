@@ -4,12 +4,12 @@ Every attribute that a reader looks at gets every odd value, in spans of every f
 store, the collector and the adapter of rows.
 """
 
-import asyncio
 import json
 import logging
 from typing import Any
 
 import pytest
+from tests.run_agents import running
 
 import agl
 from agl.emitter import reward_attributes
@@ -20,6 +20,8 @@ from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import why_nothing
 from agl_records.training_data import ModelCall, TrainedModel
 from agl_runs.failures import infrastructure_failure
+
+from .collecting import settled
 
 pytest.importorskip("agl_adapters")
 
@@ -121,14 +123,12 @@ async def collect(agent: agl.LitAgent[Any], tasks: list[Any], adapter: Any = Non
     collector = Collector(
         store, None, adapter or agl.TraceToRows(), agl.RolloutConfig(), model=POLICY
     )
-    runner = agl.LitAgentRunner(agl.OtelTracer())
-    with runner.run_context(agent=agent, store=store):
-        running = asyncio.create_task(runner.iter(event=event))
+    async with running(agent, store, event=event) as task:
         try:
             return await collector.collect(tasks, 1, "train", resources.resources_id, {})
         finally:
             event.set()
-            await running
+            await task
 
 
 def good(reward: float = 1.0) -> list[agl.Span]:
@@ -151,10 +151,7 @@ async def test_no_value_of_any_attribute_ends_the_training(form: str) -> None:
     assert [why for reason, why in unread if reason == "malformed"] == []
     plain = collected.ended[0]
     assert (len(plain.rows), plain.reward) == (1, 1.0)
-    for one in collected.ended:
-        for row in one.rows:
-            collected.ledger.train(row)
-    collected.ledger.check()
+    settled(collected)
 
 
 async def test_what_the_adapter_cannot_read_costs_its_rollout_only(caplog) -> None:
