@@ -159,11 +159,15 @@ async def naming_none(task: str, llm: agl.LLM) -> float:
     return 1.0
 
 
+NO_LATER = "no later call goes on with one of its 3 answers"
+
+
 @pytest.mark.parametrize(
     ("agent", "rows", "why"),
     [
-        (only_asking, 0, "no later call goes on with one of its 3 answers"),
-        (branching, 2, "went on with 2 of its 3 answers"),  # the branches themselves are known
+        (only_asking, 0, f"{NO_LATER}, and the agent named none (agl.emit_choice)"),
+        # The branches themselves are known.
+        (branching, 2, "the agent went on with 2 of its 3 answers"),
         # A name counts more than what came later, and must be one of them.
         (naming_none, 1, "the agent named answer 5 of 3, from 0"),
     ],
@@ -172,7 +176,7 @@ async def test_where_nobody_knows_no_choice_is_trained(agent, rows, why) -> None
     collected = await run(agent, "one", "two", "three")
     assert len(rows_of(collected)) == rows
     assert collected.ledger.reasons() == {"unknown_choice": 3}
-    assert why in collected.ledger.exclusions[0].detail
+    assert collected.ledger.exclusions[0].detail == why
 
 
 async def naming(task: str, llm: agl.LLM) -> float:
