@@ -98,8 +98,7 @@ def test_wrong_request_is_one_sentence_and_exit_code_2(agl, arguments, message, 
 
 
 def test_plugins_are_listed_as_a_table_and_as_json(agl):
-    table = agl("plugins")
-    assert table.code == 0
+    table = succeeds(agl, "plugins")
     head = ["kind", "name", "distribution", "version", "state", "cause"]
     assert table.out.splitlines()[0].split() == head
     [baseline] = [line for line in table.out.splitlines() if "baseline" in line]
@@ -126,14 +125,12 @@ def test_broken_plugin_is_listed_with_its_cause(agl, install):
 def test_component_without_a_docstring_shows_none(agl, install):
     code = "import agl\nclass X(agl.DummyTracer): pass\n"
     install("agl-x", {"agl_x_tracer.py": code}, {"agl.tracers": {"x": "agl_x_tracer:X"}})
-    shown = agl("plugins", "show", "x")
-    assert shown.code == 0
+    shown = succeeds(agl, "plugins", "show", "x")
     assert "keeps none" not in shown.out
 
 
 def test_options_of_a_component_are_shown(agl):
-    shown = agl("plugins", "show", "baseline")
-    assert shown.code == 0
+    shown = succeeds(agl, "plugins", "show", "baseline")
     assert "\n\nn_epochs: int, default 1\n    How often each task runs.\n" in shown.out
     assert "`" not in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80

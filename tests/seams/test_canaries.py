@@ -33,6 +33,16 @@ async def agent(task: str, main_llm: agl.LLM, judge: agl.LLM) -> float:
 main = partial(cli.main, standalone_mode=False)
 
 
+class Stepless(agl.Algorithm):
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+
+    def run(self, train_dataset=None, val_dataset=None) -> None: ...
+
+    def get_run(self):
+        return "it", self.generation
+
+
 @pytest.mark.sqlite
 @pytest.mark.parametrize(("is_fooled", "is_full"), [(True, False), (False, False), (True, True)])
 def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
@@ -96,12 +106,6 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
 async def test_a_canary_is_compared_with_what_the_training_earned(
     caplog, monkeypatch, trained, canary, is_paid
 ):
-    class Steps(agl.Algorithm):
-        def run(self, train_dataset=None, val_dataset=None) -> None: ...
-
-        def get_run(self):
-            return "it", 1
-
     async def ended(reward: float) -> str:
         rollout = await store.start_rollout("task", mode="train")
         owner = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
@@ -115,7 +119,7 @@ async def test_a_canary_is_compared_with_what_the_training_earned(
         for rollout_id in ids:
             yield SimpleNamespace(rollout_id=rollout_id, mode="train")
 
-    hook, store, algorithm = Canaries(), InMemoryLightningStore(), Steps()
+    hook, store, algorithm = Canaries(), InMemoryLightningStore(), Stepless(1)
     ids = [await ended(one) for one in trained]
     monkeypatch.setattr("agl_inspect.graders.canaries.each_part", parts)
     await hook.on_run_start(algorithm, store)
@@ -135,13 +139,7 @@ async def test_what_an_earlier_start_left_is_cancelled_and_no_end_of_one_stops_t
                 await self.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")
             return await super().update_rollout(rollout_id, **changes)
 
-    class Stepless(agl.Algorithm):
-        def run(self, train_dataset=None, val_dataset=None) -> None: ...
-
-        def get_run(self):
-            return "it", 2
-
-    hook, store, algorithm = Canaries(), Ends(), Stepless()
+    hook, store, algorithm = Canaries(), Ends(), Stepless(2)
     about = {"run": "it/canaries", "canary": "empty"}
     left = await store.enqueue_rollout("task", metadata=about)
     await hook.on_run_start(algorithm, store)

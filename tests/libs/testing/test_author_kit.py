@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.interpreter import python
+from tests.run_project import succeeds
 
 from agl.plugins.parts import PARTS
 from agl.plugins.registry import GROUPS, load
@@ -203,16 +204,14 @@ def test_check_says_once_why_a_component_cannot_be_made(agl, install, source, se
 
 def test_check_counts_what_it_skipped_and_says_where_an_author_gives_it(agl, write):
     write("dialect")
-    shown = agl("plugins", "check", "my-dialect")
-    assert shown.code == 0
+    shown = succeeds(agl, "plugins", "check", "my-dialect")
     assert "| 1 of 3 kept, 2 skipped |" in shown.out
     assert "'its calls are read' is skipped: there are no spans to read. Run pytest" in shown.out
 
 
 def test_check_writes_a_table_for_a_readme(agl, write):
     write("credit")
-    shown = agl("plugins", "check", "agl-my-credit")
-    assert shown.code == 0, shown.out
+    shown = succeeds(agl, "plugins", "check", "agl-my-credit")
     assert [line.split("|")[1:-1] for line in shown.out.strip().splitlines()] == [
         [" kind   ", " name      ", " version ", " claims      "],
         ["--------", "-----------", "---------", "-------------"],
@@ -266,8 +265,7 @@ def test_check_tests_nothing_whose_extra_is_missing(agl, install):
     points = {"agl.adapters": {"mine": "mine_mod:Mine"}}
     needs = {"requires": ['nonesuch>=2; extra == "backend"'], "extras": ["backend"]}
     install("agl-mine", {"mine_mod.py": CHANGES_SPANS}, points, **needs)
-    shown = agl("plugins", "check", "mine")
-    assert shown.code == 0
+    shown = succeeds(agl, "plugins", "check", "mine")
     assert "skipped: needs nonesuch>=2; there is none. Run: " in shown.out
 
 
