@@ -1,13 +1,21 @@
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 
 import aiohttp
 import pytest
 
 from agl.types import AttemptedRollout, Span
 from agl_gateway import LLMProxy
-from agl_testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM, RawReply
+
+
+def answering(said: object = "a", **choice: object) -> Callable[[dict], RawReply]:
+    """A model server's reply whose only choice has this message, or its text."""
+    message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+    answer = {"id": "c", "model": "echo", "choices": [{"index": 0, "message": message, **choice}]}
+    return lambda request: RawReply(200, json.dumps(answer).encode())
 
 
 class Held:

@@ -1,7 +1,6 @@
 """Limits on calls, tokens and money; and how a run ends that has spent them."""
 
 import asyncio
-import json
 import logging
 
 import pytest
@@ -12,7 +11,7 @@ from agl.semconv import ModelCallAttributes as Key
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import RawReply
 
-from .conftest import Bench, models, stream_of
+from .conftest import Bench, answering, models, stream_of
 
 # "hello big world" is 6 tokens in and 4 out.
 IN, OUT = 6, 4
@@ -107,8 +106,7 @@ async def test_a_stream_that_the_client_leaves_is_paid_for_as_far_as_it_came(lim
 
 async def test_where_nobody_counts_tokens_they_are_estimated(limited):
     bench = await limited(run_budget={"tokens": 10**6})
-    answer = {"choices": [{"index": 0, "message": {"content": "x" * 400}, "finish_reason": "stop"}]}
-    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    bench.llm.reply = answering("x" * 400, finish_reason="stop")
     assert await statuses(bench, 1) == [200]
     assert 100 <= bench.proxy._budgets.run.tokens < 200
 

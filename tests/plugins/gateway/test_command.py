@@ -138,7 +138,9 @@ class Attempt:
     def __init__(self, bench, process, rollout) -> None:
         self.bench, self.rollout = bench, rollout
         self.url = process.url.removesuffix("/v1")
-        self.path = f"rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}"
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        self.path = "rollout/{}/attempt/{}".format(*ids)
+        self.headers = dict(zip(("x-rollout-id", "x-attempt-id"), ids, strict=True))
 
     async def call(self, text: str, **fields: object) -> tuple[int, bytes]:
         return await self.bench.post(self.bench.ask(text, **fields), f"{self.url}/{self.path}/v1")
@@ -173,15 +175,7 @@ async def test_one_of_several_processes_answers_all_requests_of_an_attempt(bench
         # They were counted at one place.
         assert len({one.attributes["gen_ai.request.seed"] for one in spans}) == 6
         assert {(await attempt.call("late"))[0] for _ in range(4)} == {410}
-        status, _ = await bench.post(
-            bench.ask(),
-            process.url,
-            **{
-                "x-rollout-id": attempt.rollout.rollout_id,
-                "x-attempt-id": attempt.rollout.attempt.attempt_id,
-            },
-        )
-        assert status == 410
+        assert (await bench.post(bench.ask(), process.url, **attempt.headers))[0] == 410
 
     await asyncio.gather(*map(calls, attempts))
     assert (await bench.post({}, process.url, "flush"))[0] == 200
@@ -291,12 +285,16 @@ async def test_a_request_that_is_passed_on_is_as_at_one_process(bench, several):
     for named in (("POST", "chat/completions", 200, 8.0), ("POST", "chat/completions", 413, 4.0)):
         assert count.format(*named) in texts[-1], texts[-1]
     reader, writer = await asyncio.open_connection(*host.rsplit(":", 1))
-    ids = attempt.rollout
-    head = f"x-rollout-id: {ids.rollout_id}\r\nx-attempt-id: {ids.attempt.attempt_id}\r\n"
+    head = "".join(f"{name}: {value}\r\n" for name, value in attempt.headers.items())
     writer.write(f"POST * HTTP/1.1\r\nhost: {host}\r\n{head}content-length: 0\r\n\r\n".encode())
     assert b" 404 " in await reader.readline()
     writer.close()
     assert process.end()[0] == 0
+
+
+M = ["--model", "m=http://a/v1"]
+BUDGET_OF_EACH = "--processes 2 with run_budget: each process would have its own"
+LAST_PORTS = "--port 65533 with --processes 3: each has one of the ports after it"
 
 
 @pytest.mark.parametrize(
@@ -305,26 +303,17 @@ async def test_a_request_that_is_passed_on_is_as_at_one_process(bench, several):
         ([], "which models? give --model NAME=URL"),
         (["--model", "qwen"], "'qwen': expected NAME=URL"),
         (["--model", "qwen=127.0.0.1:8000"], "api_base is '127.0.0.1:8000'"),
-        (["--model", "m=http://a/v1", "--run-budget", "calls"], "'calls': expected LIMIT=NUMBER"),
-        (
-            ["--model", "m=http://a/v1", "--run-budget", "money=5"],
-            "money: unknown key. Known: calls",
-        ),
-        (["--model", "m=http://a/v1", "--record", "r", "--replay", "r"], "give one of them"),
-        (
-            ["--model", "m=http://a/v1", "--processes", "2", "--run-budget", "calls=1"],
-            "--processes 2 with run_budget: each process would have its own",
-        ),
-        (
-            ["--model", "m=http://a/v1", "--processes", "3", "--port", "65533"],
-            "--port 65533 with --processes 3: each has one of the ports after it",
-        ),
+        ([*M, "--run-budget", "calls"], "'calls': expected LIMIT=NUMBER"),
+        ([*M, "--run-budget", "money=5"], "money: unknown key. Known: calls"),
+        ([*M, "--record", "r", "--replay", "r"], "give one of them"),
+        ([*M, "--processes", "2", "--run-budget", "calls=1"], BUDGET_OF_EACH),
+        ([*M, "--processes", "3", "--port", "65533"], LAST_PORTS),
         (["--replay", "nowhere"], "no recording in 'nowhere'"),
         (["--config", "none.yaml"], "none.yaml: No such file"),
         (["--config", "list.yaml"], "list.yaml: expected options of the gateway"),
         (["--config", "wrong.yaml"], "wrong.yaml: gateway.retries: unknown key. Did you mean"),
         (["--config", "broken.yaml"], "broken.yaml, line 1: not YAML"),
-        (["--model", "m=http://a/v1", "--store", "nonsense"], "nonsense"),
+        ([*M, "--store", "nonsense"], "nonsense"),
     ],
 )
 def test_a_wrong_request_ends_with_2_and_a_sentence(here, agl, arguments, message):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from agl_gateway.dialects.messages import Messages
 from agl_gateway.errors import RefusedError
 from agl_testing.echo_llm import EchoLLM, RawReply
 
-from .conftest import Bench
+from .conftest import Bench, answering
 
 anthropic = pytest.importorskip("anthropic")
 
@@ -233,9 +234,7 @@ async def test_arguments_that_are_no_json_reach_the_agent_and_come_back(bench, c
     ],
 )
 async def test_why_it_stopped_is_translated(bench, client, choice, expected):
-    answer = {"id": "c", "model": "echo", "choices": [{"index": 0, **choice}]}
-    answer["choices"][0]["message"] = {"role": "assistant", "content": "a"}
-    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    bench.llm.reply = answering(**choice)
     message = await client.messages.create(**ask())
     assert (message.stop_reason, message.stop_sequence) == expected
 
@@ -393,24 +392,22 @@ async def test_who_leaves_while_it_asks_for_a_count_is_no_error_of_ours(client, 
 CALLED = {"name": "look", "arguments": "{}"}
 
 
-def calling(*calls: dict[str, Any]) -> RawReply:
-    """A whole answer with these tool calls."""
-    message = {"role": "assistant", "content": None, "tool_calls": calls}
-    return RawReply(200, json.dumps({"choices": [{"message": message}]}).encode())
+def calling(*calls: dict[str, Any]) -> Callable[[dict[str, Any]], RawReply]:
+    return answering({"role": "assistant", "content": None, "tool_calls": calls})
 
 
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (RawReply(200, b'{"choices":[]}'), "no list of choices"),
-        (RawReply(200, b'{"choices":[{"message":"a"}]}'), "a wrong form"),
+        (lambda _: RawReply(200, b'{"choices":[]}'), "no list of choices"),
+        (lambda _: RawReply(200, b'{"choices":[{"message":"a"}]}'), "a wrong form"),
         (calling({"id": "c"}), "tool call 0 has no name"),
         (calling({"id": "c", "function": CALLED}, {}), "tool call 1 has no"),
     ],
     ids=["no choices", "no message", "a call without name", "a second one"],
 )
 async def test_an_answer_that_cannot_be_translated_is_an_error(bench, reply, message):
-    bench.llm.reply = lambda request: reply
+    bench.llm.reply = reply
     got, body = await bench.post(ask(), path="messages")
     error = json.loads(body)
     assert (got, error["type"], error["error"]["type"]) == (502, "error", "api_error")

@@ -7,8 +7,9 @@ import pytest
 from agl.semconv import ModelCallAttributes as Key
 from agl_gateway.dialects.responses import Responses
 from agl_gateway.errors import RefusedError
-from agl_testing.echo_llm import RawReply, logprob
+from agl_testing.echo_llm import logprob
 
+from .conftest import answering
 from .test_dialect_messages import think_and_look
 
 openai = pytest.importorskip("openai")
@@ -22,8 +23,10 @@ SCHEMA = {
 TOOL = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": True}
 CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": True}}
 
+LOOK = {"type": "function", "function": {"name": "look"}}
 HOSTED = {"type": "web_search"}
 ALLOWED = {"type": "allowed_tools", "mode": "required"}
+NOT_OURS = "tool_choice.tools: none of them is a tool in 'tools' that the agent runs"
 JSON_FORM = {"type": "json_object"}
 SPACE = {"type": "namespace", "name": "s"}
 
@@ -131,10 +134,7 @@ async def test_logprobs_are_given_when_they_are_asked_for(bench, client):
 
 
 async def test_an_answer_that_is_cut_off_is_incomplete(bench, client):
-    message = {"role": "assistant", "content": "a"}
-    choice = {"index": 0, "message": message, "finish_reason": "length"}
-    answer = {"id": "c", "model": "echo", "choices": [choice]}
-    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    bench.llm.reply = answering(finish_reason="length")
     response = await client.responses.create(**ask())
     assert response.incomplete_details.reason == "max_output_tokens"
     assert response.status == response.output[0].status == "incomplete"
@@ -151,10 +151,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(bench, client):
         ({"text": {"format": {"type": "text"}}}, {}),
         ({"text": {"format": JSON_FORM}}, {"response_format": JSON_FORM}),
         ({"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": True}),
-        (
-            {"tool_choice": {"type": "function", "name": "look"}},
-            {"tool_choice": {"type": "function", "function": {"name": "look"}}},
-        ),
+        ({"tool_choice": {"type": "function", "name": "look"}}, {"tool_choice": LOOK}),
         ({"tool_choice": "required"}, {"tool_choice": "required"}),
         ({"user": "u", "safety_identifier": "s"}, {"user": "u", "safety_identifier": "s"}),
         ({"store": False, "previous_response_id": None, "truncation": "disabled"}, {}),
@@ -200,10 +197,7 @@ def test_items_of_every_kind_are_translated():
         ({"truncation": "auto"}, "truncation: got 'auto'"),
         ({"tools": [HOSTED]}, "tools: there are only tools that"),
         ({"tools": [{**SPACE, "tools": [HOSTED]}]}, "tools: there are only tools that"),
-        (
-            {"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": [HOSTED]}},
-            "tool_choice.tools: none of them is a tool in 'tools' that the agent runs",
-        ),
+        ({"tools": [TOOL], "tool_choice": {**ALLOWED, "tools": [HOSTED]}}, NOT_OURS),
         ({"tools": [{"type": "computer_use_preview"}]}, "tools.0.type: got 'computer_use_preview'"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary: got 'long'"),
         ({"reasoning": {"context": "current_turn"}}, "reasoning.context: got 'current_turn'"),
@@ -223,6 +217,7 @@ def test_what_cannot_be_translated_is_refused_by_name(fields, named):
 
 
 SUMMARY = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+LISTED = {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []}
 CITED = {"type": "output_text", "text": "so", "annotations": [{"type": "url_citation"}]}
 
 
@@ -232,10 +227,7 @@ CITED = {"type": "output_text", "text": "so", "annotations": [{"type": "url_cita
         (SUMMARY, '"reasoning_content": "hm"'),
         ({"type": "reasoning", "summary": [], "encrypted_content": "x"}, "[a thought, left out"),
         ({"type": "web_search_call", "id": "w", "status": "completed"}, "'web_search_call', left"),
-        (
-            {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []},
-            "'mcp_list_tools'",
-        ),
+        (LISTED, "'mcp_list_tools'"),
         ({"type": "computer_call_output", "call_id": "c", "output": {}}, '"role": "user"'),
         ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "'input_file'"),
         ({"role": "assistant", "content": [CITED]}, '"content": "so"'),

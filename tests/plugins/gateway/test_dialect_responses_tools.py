@@ -43,7 +43,9 @@ def names_of(request: dict) -> list[str]:
 
 LINES = 'a "naïve"\nline'
 LIST = {"command": ["ls", "-l"], "timeout_ms": 9}
-SPAWNED = {"type": "function_call", "name": "spawn", "namespace": "agents"}
+EXEC = {"type": "exec", "env": {}, **LIST}
+PATCHING, OF_AGENTS = {**AGENTS, "tools": [PATCH]}, {"namespace": "agents"}
+SPAWNED = {"type": "function_call", "name": "spawn", **OF_AGENTS}
 PATCHED = {"type": "custom_tool_call", "name": "apply_patch"}
 
 
@@ -51,19 +53,9 @@ PATCHED = {"type": "custom_tool_call", "name": "apply_patch"}
     ("tool", "name", "arguments", "item"),
     [
         (PATCH, "apply_patch", {"input": LINES}, {**PATCHED, "input": LINES}),
-        (
-            SHELL,
-            "local_shell",
-            LIST,
-            {"type": "local_shell_call", "action": {"type": "exec", "env": {}, **LIST}},
-        ),
+        (SHELL, "local_shell", LIST, {"type": "local_shell_call", "action": EXEC}),
         (AGENTS, "agents__spawn", {"task": "look"}, {**SPAWNED, "arguments": '{"task": "look"}'}),
-        (
-            {**AGENTS, "tools": [PATCH]},
-            "agents__apply_patch",
-            {"input": "x"},
-            {**PATCHED, "namespace": "agents", "input": "x"},
-        ),
+        (PATCHING, "agents__apply_patch", {"input": "x"}, {**PATCHED, **OF_AGENTS, "input": "x"}),
     ],
     ids=["free text", "shell", "namespace", "free text in a namespace"],
 )

@@ -60,12 +60,26 @@ def answering(*pieces: bytes, then_close: bool = False) -> Handler:
     return handle
 
 
+class Noting:
+    """Answers every request, and notes it."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.connections = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        while True:
+            self.seen.append(await request_of(reader))
+            writer.write(OK)
+
+
 async def read(answer: Connection) -> bytes:
     return b"".join([chunk async for chunk in answer.chunks()])
 
 
-async def body_of(pool: Pool, url: str) -> bytes:
-    answer = await pool.post(url, b"{}", {})
+async def body_of(pool: Pool, url: str, asked: bytes = b"{}") -> bytes:
+    answer = await pool.post(url, asked, {})
     try:
         return await read(answer)
     finally:
@@ -73,28 +87,19 @@ async def body_of(pool: Pool, url: str) -> bytes:
 
 
 async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept():
-    seen: list[bytes] = []
-    connections = 0
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        while True:
-            seen.append(await request_of(reader))
-            writer.write(OK)
-
-    async with serving(handle) as (pool, url):
+    server = Noting()
+    async with serving(server) as (pool, url):
         for _ in range(3):
             answer = await pool.post(url, b'{"a":1}', {"authorization": "Bearer 50%d"})
             assert (answer.status, await read(answer)) == (200, b"ok")
             assert answer.headers["x-kind"] == "a"
             answer.close()
-    assert connections == 1
-    head, body = seen[0].split(b"\r\n\r\n")
+    assert server.connections == 1
+    head, body = server.seen[0].split(b"\r\n\r\n")
     assert head.startswith(b"POST /v1/chat?a=b%20c HTTP/1.1\r\nhost: 127.0.0.1:")
     assert b"authorization: Bearer 50%d" in head
     assert body == b'{"a":1}'
-    assert len(set(seen)) == 1
+    assert len(set(server.seen)) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,11 +116,8 @@ async def test_requests_and_answers_are_as_sent_and_the_connection_is_kept():
 )
 async def test_answers_in_every_form_are_read_to_their_end(handler):
     async with serving(handler) as (pool, url):
-        for _ in range(2):
+        for _ in range(4):
             assert await body_of(pool, url) == b"ok"
-            answer = await pool.post(url, b"{}", {})
-            assert await read(answer) == b"ok"
-            answer.close()
 
 
 async def test_a_connection_that_the_server_closed_while_idle_is_replaced():
@@ -271,29 +273,19 @@ def certified(tmp_path: Path) -> Iterator[tuple[ssl.SSLContext, Path]]:
 def test_a_server_with_a_certificate_is_asked_as_others_are(certified, monkeypatch):
     secure, certificate = certified
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    seen: list[bytes] = []
-    connections = 0
-    large = b'{"a":"' + b"x" * 3 * 2**20 + b'"}'
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        while True:
-            seen.append(await request_of(reader))
-            writer.write(OK)
+    server, large = Noting(), b'{"a":"' + b"x" * 3 * 2**20 + b'"}'
 
     async def main() -> None:
-        async with serving(handle, secure) as (pool, url):
+        async with serving(server, secure) as (pool, url):
             for url_of_it in (url, url, url.replace("//", "//me:s%40cret@")):
-                answer = await pool.post(url_of_it, large, {})
-                assert await read(answer) == b"ok"
-                answer.close()
+                assert await body_of(pool, url_of_it, large) == b"ok"
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-    assert connections == 1
-    assert all(request.endswith(large) for request in seen)
-    assert [b"authorization: Basic bWU6c0BjcmV0\r\n" in one for one in seen] == [False, False, True]
+    assert server.connections == 1
+    assert all(request.endswith(large) for request in server.seen)
+    key = b"authorization: Basic bWU6c0BjcmV0\r\n"
+    assert [key in one for one in server.seen] == [False, False, True]
 
 
 async def test_a_certificate_that_nobody_trusts_is_an_os_error(certified):

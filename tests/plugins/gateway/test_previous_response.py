@@ -12,6 +12,8 @@ from agl_gateway.errors import RefusedError
 from agl_gateway.response_history import ResponseHistory as History
 from agl_testing.echo_llm import RawReply
 
+from .conftest import answering
+
 openai = pytest.importorskip("openai")
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
@@ -92,9 +94,7 @@ async def test_an_answer_that_failed_is_not_kept(bench, client):
 
 
 async def test_two_answers_with_one_id_are_both_unknown(bench, client):
-    message = {"role": "assistant", "content": "a"}
-    answer = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    bench.llm.reply = lambda request: RawReply(200, json.dumps(answer).encode())
+    bench.llm.reply = answering(finish_reason="stop")
     await client.responses.create(model="echo", input="one")
     await client.responses.create(model="echo", input="two", previous_response_id="c")
     await not_found(client, "c")

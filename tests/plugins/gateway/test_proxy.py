@@ -39,14 +39,6 @@ async def test_it_does_not_start_without_a_store():
         ({"callbacks": ["opentelemetry"]}, "unknown name 'opentelemetry'"),
         ({"num_retries": -1}, "num_retries must be at least 0; got -1"),
         ({"model_list": [{"model_name": "m"}]}, r"model_list\[0\]"),
-        (
-            {"model_list": [{"model_name": "m", "litellm_params": {"model": "m"}}]},
-            "api_base is None",
-        ),
-        (
-            {"model_list": [{"model_name": "m", "litellm_params": {"temperature": 1}}]},
-            "unknown key 'temperature'",
-        ),
         ({"run_budget": {"call": 1}}, "run_budget.call: unknown key. Did you mean 'calls'?"),
         ({"run_budget": {"calls": 0}}, "run_budget.calls: input should be greater than 0; got 0"),
         ({"attempt_budget": {"cost": "x"}}, "attempt_budget.cost: .*; got 'x'"),
@@ -64,6 +56,8 @@ ENTRY = {"model_name": "m", "litellm_params": {"model": "m", "api_base": "http:/
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
+        ([{"litellm_params": {"model": "m"}}], "api_base is None"),
+        ([{"litellm_params": {"temperature": 1}}], "unknown key 'temperature'"),
         ([{"forced_parameters": {"training": {}}}], "training: input should be 'all', 'train', 'v"),
         ([{"forced_parameters": {"all": {"stream": True}}}], "'stream' cannot be forced"),
         ([{"forced_parameters": 1}], "forced_parameters: expected .*, got 1"),

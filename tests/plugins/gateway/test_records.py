@@ -9,6 +9,11 @@ import pytest
 import agl
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.packed_span import unpacked
+from agl_gateway.asgi import Reply
+from agl_gateway.backends import Answer
+from agl_gateway.dialect import TRUE, Exchange
+from agl_gateway.forward import relay
+from agl_gateway.records import CallRecord, Origin
 from agl_records.calls.reader import model_calls
 
 
@@ -60,8 +65,6 @@ def paths(value: object, path: tuple = ()) -> list[tuple]:
 
 
 def attributes_of(answer: dict) -> dict:
-    from agl_gateway.records import CallRecord, Origin
-
     request = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     record = CallRecord(Origin("ro", "at"), request=json.dumps(request).encode())
     record.answer = json.dumps(answer).encode()
@@ -125,16 +128,9 @@ async def test_the_other_choices_have_token_ids_of_their_own(bench):
         assert f"{Key.CHOICE}.3.token_ids" not in attributes
 
 
-async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time(bench):
-    from agl_gateway.asgi import Reply
-    from agl_gateway.backends import Answer
-    from agl_gateway.dialect import TRUE, Exchange
-    from agl_gateway.forward import relay
-    from agl_gateway.records import CallRecord, Origin
-
-    stream = (
-        b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
-    )
+async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time():
+    end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    stream = end + b"data: [DONE]\n\n"
 
     async def pieces(cut: int) -> AsyncIterator[bytes]:
         yield stream[:cut]

@@ -108,16 +108,20 @@ async def test_equal_requests_get_their_answers_in_the_order_of_the_recording(be
     assert "comes more often than in the recording" in error["message"]
 
 
-async def test_failures_are_replayed_too(bench, recorded):
-    replies = iter([RawReply(400, b'{"error":{"message":"too long"}}'), RawReply(200, b"<html>")])
+async def test_failures_are_replayed_too_and_streams_break_where_they_did(bench, recorded):
+    part = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    long = RawReply(400, b'{"error":{"message":"too long"}}')
+    replies = iter([long, RawReply(200, b"<html>"), RawReply(200, part, "text/event-stream")])
     bench.llm.reply = lambda request: next(replies)
 
     async def work(bench):
-        return [await bench.post(bench.ask(name)) for name in ("one", "two")]
+        asked = [bench.ask("one"), bench.ask("two"), bench.ask(stream=True)]
+        return [await bench.post(one) for one in asked]
 
     replay = await recorded(work)
-    assert [status for status, _ in replay.answers] == [400, 502]
+    assert [status for status, _ in replay.answers] == [400, 502, 200]
     assert await work(replay) == replay.answers
+    assert b"ended before" in replay.answers[-1][1]
 
 
 async def test_a_backend_that_was_down_is_down_again(recorded):
@@ -126,15 +130,6 @@ async def test_a_backend_that_was_down_is_down_again(recorded):
     replay = await recorded(lambda bench: bench.post(bench.ask()), model_list=models(url))
     assert replay.answers[0] == 502
     assert await replay.post(replay.ask()) == replay.answers
-
-
-async def test_a_broken_stream_breaks_at_the_same_place(bench, recorded):
-    part = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
-    bench.llm.reply = lambda request: RawReply(200, part, "text/event-stream")
-    body = bench.ask(stream=True)
-    replay = await recorded(lambda bench: bench.post(body))
-    assert await replay.post(body) == replay.answers
-    assert b"ended before" in replay.answers[1]
 
 
 async def test_a_client_that_left_may_leave_again(bench, recorded):
