@@ -24,7 +24,7 @@ async def one(store: Any, answers: list[str], reward: float, task: Any = TASK) -
 
 
 @pytest.fixture
-def ids(tmp_path):
+def ids(here):
     async def make(store: Any) -> list[str]:
         return [
             await one(store, ["it is 5", "yes, 5"], 1.0),
@@ -33,13 +33,13 @@ def ids(tmp_path):
             await one(store, ["hello"], 0.0, {"question": "who?"}),
         ]
 
-    return filled(make, tmp_path / "store.db")
+    return filled(make)
 
 
 @pytest.fixture(name="run")
-def call_diff(tmp_path, request):
+def call_diff(here, request):
     command = request.getfixturevalue("agl")  # the name stands for the package here
-    return lambda *given: command("diff", *given, "--path", str(tmp_path / "store.db"))
+    return lambda *given: command("diff", *given, "--path", "s.db")
 
 
 def test_two_rollouts_are_shown_to_where_they_part(ids, run):
@@ -84,7 +84,7 @@ def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(ids, r
     assert "the first 1 messages are the same" in out
 
 
-def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(tmp_path, run):
+def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(run):
     async def fill(store: Any) -> list[str]:
         about = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
         first = await store.start_rollout(input=TASK, config=about)
@@ -94,7 +94,7 @@ def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(tmp_path, ru
         await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
         return [first.rollout_id, first.attempt.attempt_id, second.attempt.attempt_id]
 
-    rollout_id, first, second = filled(fill, tmp_path / "store.db")
+    rollout_id, first, second = filled(fill)
     code, out, _ = run(first, second)
     assert code == 0
     assert "A failed: agent: KeyError: 'fruit'" in out

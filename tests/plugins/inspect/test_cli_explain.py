@@ -151,20 +151,17 @@ def test_without_a_name_it_is_the_newest_rollout_from_which_an_update_learned(ag
 
 def test_what_is_not_there_is_named(explain):
     one, _ = make_step("final", [*FIRST, *SECOND], OTHER)
+    rollout = f"agl: rollout {one!r}"
     for arguments, message in (
         (["ro-x"], "agl: the store has no rollout, attempt, call, span, task or run 'ro-x'. See: "),
-        ([one, "--row", "3"], f"agl: rollout {one!r} has no training row 3; it has 0. See: "),
+        ([one, "--row", "3"], f"{rollout} has no training row 3; it has 0. See: "),
         ([one, "--row", "0", "--token", "6"], f"agl: row 0 of rollout {one!r} has 6 tokens; "),
         ([one, "--token", "1"], "agl: --token counts within a row, or an answer; give"),
-        ([one, "--step", "4"], f"agl: rollout {one!r} has no account of step 4\n"),
-        (
-            [one, "--call", "x", "--token", "0"],
-            f"agl: rollout {one!r} has no token 0 in a call 'x'",
-        ),
+        ([one, "--step", "4"], f"{rollout} has no account of step 4\n"),
+        ([one, "--call", "x", "--token", "0"], f"{rollout} has no token 0 in a call 'x'"),
         ([one, "--call", "c"], "agl: "),
     ):
-        text = explain(*arguments, code=2)
-        assert text.startswith(message)
+        assert explain(*arguments, code=2).startswith(message)
 
 
 FAILED = [call_span(9, [10, 11], [4])]

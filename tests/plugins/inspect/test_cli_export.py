@@ -216,14 +216,13 @@ def test_parquet_holds_what_jsonl_holds(agl):
 
 def test_a_file_appears_whole_or_not_at_all(agl, tmp_path):
     make_store(answered("a", 1.0))
-    code, out, _ = agl("export", "--as", "sft", *HERE, "-o", "sft.jsonl")
-    assert (code, out) == (0, "")
+    assert succeeds(agl, "export", "--as", "sft", *HERE, "-o", "sft.jsonl").out == ""
     assert json.loads((tmp_path / "sft.jsonl").read_text())["reward"] == 1.0
     assert not list(tmp_path.glob("*.part"))
-    code, _, err = agl("export", "--as", "sft", *HERE, "-o", "sft.csv")
-    assert (code, err) == (2, "agl: sft.csv: expected a name that ends in .jsonl or .parquet\n")
-    code, _, err = agl("export", "--as", "dpo", *HERE, "--min-reward", "1")
-    assert (code, err) == (2, "agl: --min-reward has no meaning for dpo; use --min-gap\n")
+    said = "agl: sft.csv: expected a name that ends in .jsonl or .parquet\n"
+    assert agl("export", "--as", "sft", *HERE, "-o", "sft.csv") == (2, "", said)
+    said = "agl: --min-reward has no meaning for dpo; use --min-gap\n"
+    assert agl("export", "--as", "dpo", *HERE, "--min-reward", "1") == (2, "", said)
 
 
 def nested(depth: int) -> Any:
@@ -320,11 +319,12 @@ def test_lines_are_read_one_by_one_and_rewards_may_come_last(agl):
     lines = [{"rollout": r} for r in RECORDED["rollouts"]]
     lines += [{"reward": r} for r in RECORDED["rewards"]]
     Path("run.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    code, _, err = agl("import", "run.jsonl", *HERE)
-    assert (code, err) == (0, "5 rollouts, 9 spans, 4 rewards, 0 snapshots of resources in s.db\n")
+    said = "5 rollouts, 9 spans, 4 rewards, 0 snapshots of resources in s.db\n"
+    assert imported(agl, "run.jsonl") == said
 
 
 ANSWER = {"id": "a", "input": "q", "output": "x"}
+PROMPT = {"resources": [{"name": "p", "type": "prompt"}]}
 DIGITS = b'{"rollouts": [{"id": "a", "input": %s}]}' % (b"9" * 9000)
 
 
@@ -343,10 +343,7 @@ def of_a(**reward: Any) -> dict[str, Any]:
         (of_a(rollout_id="z"), "names the rollout 'z', which is neither in the file nor in the"),
         (of_a(call=1), "a reward is for call 1 of rollout 'a', which has 1 in this file"),
         ([{"id": "a", "resources_id": "rs-9"}], "its resources 'rs-9' are not in the file"),
-        (
-            {"resources": [{"name": "p", "type": "prompt"}]},
-            "resources[0].p.type: unknown resource 'prompt'; one of llm, proxy_llm",
-        ),
+        (PROMPT, "resources[0].p.type: unknown resource 'prompt'; one of llm, proxy_llm"),
         ({"data": []}, "expected an object with 'rollouts', 'resources' or 'rewards'"),
         (b"[]", "run.json: expected an object, got a list"),
         ([{"id": "a", "input": nested(300)}], "run.json: cannot be read: JSON is"),
@@ -393,13 +390,11 @@ def test_an_import_changes_nothing_that_runs(agl, takes_id):
     made = filled(lambda store: store.add_resources(good))
     resource = {"name": "llm", "type": "llm", "endpoint": "http://evil/v1", "model": "m"}
     resource |= {"id": made.resources_id} if takes_id else {}
-    rollout = {"id": "a", "input": "q", "output": "x"}
-    rollout |= {"resources_id": made.resources_id} if takes_id else {}
-    file = write("run.json", {"resources": [resource], "rollouts": [rollout]})
-    imported(agl, file)
+    rollout = ANSWER | ({"resources_id": made.resources_id} if takes_id else {})
+    imported(agl, write("run.json", {"resources": [resource], "rollouts": [rollout]}))
     assert next_one() == (made, made.resources_id)
-    file = write("run.json", {"resources": [{**resource, "model": "n"}]})
-    said = imported(agl, file, 2 if takes_id else 0)
+    again = {"resources": [{**resource, "model": "n"}]}
+    said = imported(agl, write("run.json", again), 2 if takes_id else 0)
     assert ("are in the store with another content" in said) == takes_id
 
 
@@ -440,11 +435,8 @@ def traced(answer: str, value: float, *, error: str | None = None, start: float)
 
 
 def test_each_trace_of_an_otlp_file_is_a_rollout(agl):
-    traces = [
-        traced("4", 1.0, start=100.0),
-        traced("5", 0.0, start=200.0),
-        traced("?", 0.0, error="boom", start=300.0),
-    ]
+    traces = [traced("4", 1.0, start=100.0), traced("5", 0.0, start=200.0)]
+    traces.append(traced("?", 0.0, error="boom", start=300.0))
     # The spans of one trace stand on several lines, the root after its children.
     lines = [traces[0][:1], [*traces[1], *traces[2]], traces[0][1:]]
     text = "\n".join(json.dumps(otlp_json(spans, *OWNER)) for spans in lines)
@@ -549,11 +541,10 @@ def test_whole_store_comes_back_as_it_was(agl):
         await store.put_documents(documents)
 
     filled(fill)
-    assert agl("export", "--as", "store", *HERE, "-o", "all.jsonl")[0] == 0
-    code, _, err = agl("import", "all.jsonl", "--path", "new.db")
+    succeeds(agl, "export", "--as", "store", *HERE, "-o", "all.jsonl")
     said = "3 rollouts, 2 spans, 0 rewards, 2 snapshots of resources in new.db\n"
-    assert (code, err) == (0, said)
-    assert agl("export", "--as", "store", "--path", "new.db", "-o", "again.jsonl")[0] == 0
+    assert succeeds(agl, "import", "all.jsonl", "--path", "new.db").err == said
+    succeeds(agl, "export", "--as", "store", "--path", "new.db", "-o", "again.jsonl")
     whole = Path("all.jsonl").read_text()
     assert Path("again.jsonl").read_text() == whole
     assert len(whole.splitlines()) == 1 + 2 + 3 + 2

@@ -88,6 +88,10 @@ def rederived(agl, *how: str) -> dict[str, Any]:
     return json.loads(succeeds(agl, "rederive", RUN, *how, "--json").out)
 
 
+def records_of(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*map(json.loads, Path(found["folder"], "records.jsonl").read_text().splitlines())]
+
+
 def rewards_of(folder: str) -> dict[str, list[float | None]]:
     """Task -> final rewards, as any reader of the store sees them."""
 
@@ -107,8 +111,7 @@ def test_a_new_reward_function_changes_rewards_and_nothing_of_the_run(agl, proje
     expected = [({"q": "one"}, 0.5, 2.0), ({"q": "two"}, 0.5, 3.0)]
     assert [(one["task"], one["before"], one["now"]) for one in found["tasks"]] == expected
     assert rewards_of(found["folder"]) == {"one": [1.0, 3.0], "two": [2.0, 4.0]}
-    records = Path(found["folder"], "records.jsonl").read_text().splitlines()
-    assert [json.loads(line)["reward"] for line in records] == [1.0, 3.0, 2.0, 4.0]
+    assert [record["reward"] for record in records_of(found)] == [1.0, 3.0, 2.0, 4.0]
     assert digests(project / "agl-runs" / RUN) == before
     # Export and comparison take the new run.
     out = succeeds(agl, "export", "--as", "dpo", "--path", found["folder"]).out
@@ -153,8 +156,7 @@ def test_another_credit_rule_keeps_rewards_and_changes_what_calls_get(agl):
 
 def test_an_adapter_without_rows_gives_its_own_records(agl):
     found = rederived(agl, "--adapter", "messages")
-    records = Path(found["folder"], "records.jsonl").read_text().splitlines()
-    answers = [json.loads(line)["messages"][-1]["content"] for line in records]
+    answers = [record["messages"][-1]["content"] for record in records_of(found)]
     assert answers == ["a", "bbb", "cc", "dddd"]
 
 
@@ -171,13 +173,10 @@ class Lists(TraceAdapter):
         return [(1, 2), {"a": (3,)}]
 """
     (project / "my_adapters.py").write_text(source)
-    for name, made in (
-        ("Pairs", [{"value": [1, [2]]}]),
-        ("Lists", [{"value": [1, 2]}, {"a": [3]}]),
-    ):
+    expected = {"Pairs": [{"value": [1, [2]]}], "Lists": [{"value": [1, 2]}, {"a": [3]}]}
+    for name, made in expected.items():
         found = rederived(agl, "--adapter", f"my_adapters:{name}", "--to", name)
-        records = Path(found["folder"], "records.jsonl").read_text().splitlines()
-        assert [json.loads(line) for line in records] == made * 4
+        assert records_of(found) == made * 4
 
 
 def test_a_function_may_be_async_and_give_several_rewards(agl):

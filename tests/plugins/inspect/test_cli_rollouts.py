@@ -99,20 +99,18 @@ def test_spans_of_nothing_are_refused(agl, ran):
     assert (wrong.code, wrong.err) == (2, f"{message}agl rollouts\n")
 
 
-def test_an_error_is_shown_without_what_a_terminal_would_obey(tmp_path, agl, monkeypatch):
-    path = tmp_path / "store.db"
-
+def test_an_error_is_shown_without_what_a_terminal_would_obey(here, agl, monkeypatch):
     async def fill(store):
         started = await store.start_rollout({"q": 1})
         error = Failure(boundary="agent", type="E", message="\x1b]0;title\x07\x1b[31mred\rgone")
         await store.update_attempt(**ids_of(started), status="failed", error=error)
 
-    filled(fill, path)
+    filled(fill)
     for colours in (False, True):
         if colours:
             monkeypatch.setenv("FORCE_COLOR", "1")
             monkeypatch.setenv("COLUMNS", "200")
-        shown = agl("rollouts", "--path", str(path)).out
+        shown = agl("rollouts", "--path", "s.db").out
         assert r"E: \x1b]0;title\x07\x1b[31mred gone" in shown
         assert "\x07" not in shown
 
@@ -132,15 +130,13 @@ def test_store_that_is_not_there_is_said_in_one_sentence(agl, here, arguments, m
     assert agl("rollouts", *arguments) == (2, "", message)
 
 
-def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, tmp_path):
-    path = tmp_path / "store.db"
-
+def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, here):
     async def fill(store):
         for value, status in ((0.5, "succeeded"), (1.692, "failed")):
             await add(store, [reward_span(value)], status)
 
-    filled(fill, path)
-    options = ["--path", str(path)]
+    filled(fill)
+    options = ["--path", "s.db"]
     rows = json.loads(agl("rollouts", *options, "--json").out)
     found = [(row["reward"], row["reward_on_the_way"]) for row in rows]
     assert found == [(0.5, None), (None, 1.692)]
@@ -150,23 +146,22 @@ def test_the_reward_of_a_failed_rollout_is_shown_as_given_on_the_way(agl, tmp_pa
     refuses(agl, "a reward counts where the rollout succeeded", "rollouts", *options, "--failed")
 
 
-def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl, tmp_path):
-    path = tmp_path / "damaged.db"
-
+def test_rollouts_are_listed_beside_one_with_a_damaged_span(agl, here):
     async def fill(store):
         for about in ("what is damaged", "what is whole"):
             given = {**reward_attributes(0.5), "about": about}
             await add(store, [Span.from_attributes(name="reward", attributes=given)], task=about)
 
-    filled(fill, path)
+    filled(fill)
+    path = here / "s.db"
     path.write_bytes(path.read_bytes().replace(b'"what is damaged"}', b'"what is damaged }'))
-    rows = json.loads(agl("rollouts", "--path", str(path), "--json").out)
+    rows = json.loads(agl("rollouts", "--path", "s.db", "--json").out)
     assert [row["reward"] for row in rows] == [0.5, 0.5]
-    spans = agl("spans", rows[0]["rollout_id"], "--path", str(path))
+    spans = agl("spans", rows[0]["rollout_id"], "--path", "s.db")
     assert (spans.code, "restore a copy of the file" in spans.err) == (0, True)
 
 
-def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, tmp_path):
+def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, here):
     async def fill(store):
         spans = [Span.from_attributes(name=f"s{n}", attributes={}) for n in range(2)]
         ended = [await add(store, spans, "failed", {"q": task}) for task in range(3)]
@@ -174,18 +169,18 @@ def test_a_damaged_rollout_attempt_or_span_hides_no_other_and_is_named(agl, tmp_
             await store.update_attempt(**ids_of(one), metadata={"m": 1})
         return [one.rollout_id for one in ended]
 
-    ids = filled(fill, tmp_path / "s.db")
-    with contextlib.closing(sqlite3.connect(tmp_path / "s.db")) as file, file:
+    ids = filled(fill)
+    with contextlib.closing(sqlite3.connect("s.db")) as file, file:
         file.execute("UPDATE rollout SET metadata = '[' WHERE n = 1")
         file.execute("UPDATE attempt SET metadata = '[' WHERE n = 2")
         file.execute("UPDATE span SET body = '{' WHERE k = 5")
-    listed = agl("rollouts", "--path", str(tmp_path / "s.db"), "--json")
+    listed = agl("rollouts", "--path", "s.db", "--json")
     assert [row["rollout_id"] for row in json.loads(listed.out)] == ids[2:]
     assert all(f"'{one}'" in listed.err for one in ids[:2])
-    spans = agl("spans", ids[2], "--path", str(tmp_path / "s.db"), "--json")
+    spans = agl("spans", ids[2], "--path", "s.db", "--json")
     assert [span["name"] for span in json.loads(spans.out)] == ["s1"]
     assert "left out, as it is damaged" in spans.err
-    shown = agl("show", ids[0], "--path", str(tmp_path / "s.db"))
+    shown = agl("show", ids[0], "--path", "s.db")
     assert (shown.code, f"rollout '{ids[0]}'" in shown.err) == (1, True)
 
 

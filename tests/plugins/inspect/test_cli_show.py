@@ -83,8 +83,7 @@ def test_error_of_an_agent_has_its_place_and_traceback(show):
     async def newest(store: Any) -> str:
         return (await store.query_rollouts())[-1].rollout_id
 
-    rollout_id = filled(newest)
-    text = show(rollout_id.removeprefix("ro-")[:8])
+    text = show(filled(newest).removeprefix("ro-")[:8])
     line = breaks.__code__.co_firstlineno + 1
     assert f"failed in the agent, {__file__}:{line}\n" in text
     assert "    error     KeyError: 'no fruit \\x1b[31m'\n" in text.replace("\\\\x1b", "\\x1b")
@@ -310,17 +309,10 @@ async def test_of_a_long_run_whole_steps_and_learning_are_shown(tmp_path, monkey
 
 
 def test_nothing_named_is_the_newest_failure_and_else_the_newest(show):
-    async def one(store: Any) -> str:
-        return (await add(store, GOOD)).rollout_id
-
-    async def three(store: Any) -> str:
-        failed = await add(store, GOOD, status="failed")
-        await add(store, GOOD)
-        return failed.rollout_id
-
-    newest = filled(one)
+    newest = filled(lambda store: add(store, GOOD)).rollout_id
     assert f"rollout  {newest}: succeeded" in show()
-    failed = filled(three)
+    failed = filled(lambda store: add(store, GOOD, status="failed")).rollout_id
+    filled(lambda store: add(store, GOOD))
     assert f"rollout  {failed}: failed" in show()
 
 

@@ -140,35 +140,25 @@ def test_a_trajectory_is_written_by_atifs_schema_and_read_again(agl):
     assert [(row["token_ids"], row["loss_mask"]) for row in exported(agl, "rows")] == rows
 
 
-CUSTOM = {"id": "c", "type": "custom", "custom": {"name": "py", "input": "print(1)"}}
-NO_ID = {"type": "function", "function": {"name": "look", "arguments": {"a": 1}}}
+def calling(**call: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+CUSTOM = calling(id="c", type="custom", custom={"name": "py", "input": "print(1)"})
+CUSTOM_OF_ATIF = {"tool_call_id": "c", "function_name": "py", "arguments": {}}
+CUSTOM_OF_ATIF |= {"extra": {"arguments": "print(1)"}}
+NO_ID = calling(type="function", function={"name": "look", "arguments": {"a": 1}})
+NO_ID_OF_ATIF = {"tool_call_id": "call-0-0", "function_name": "look", "arguments": {"a": 1}}
+IMAGE = {"type": "image_url", "image_url": "http://x/y.png"}
+IMAGE_OF_ATIF = {"type": "image", "source": {"media_type": "image/png", "path": "http://x/y.png"}}
 
 
 @pytest.mark.parametrize(
     ("said", "key", "written_as"),
     [
-        (
-            {"role": "assistant", "content": None, "tool_calls": [CUSTOM]},
-            "tool_calls",
-            [
-                {
-                    "tool_call_id": "c",
-                    "function_name": "py",
-                    "arguments": {},
-                    "extra": {"arguments": "print(1)"},
-                }
-            ],
-        ),
-        (
-            {"role": "assistant", "content": None, "tool_calls": [NO_ID]},
-            "tool_calls",
-            [{"tool_call_id": "call-0-0", "function_name": "look", "arguments": {"a": 1}}],
-        ),
-        (
-            {"role": "user", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]},
-            "message",
-            [{"type": "image", "source": {"media_type": "image/png", "path": "http://x/y.png"}}],
-        ),
+        (CUSTOM, "tool_calls", [CUSTOM_OF_ATIF]),
+        (NO_ID, "tool_calls", [NO_ID_OF_ATIF]),
+        ({"role": "user", "content": [IMAGE]}, "message", [IMAGE_OF_ATIF]),
         ({"role": "tool", "tool_call_id": "c"}, "observation", {"results": [{}]}),
         ({"role": "user", "content": ["odd"]}, None, None),
     ],
@@ -237,16 +227,14 @@ def test_a_score_pays_what_it_is_about(agl, traces, rollouts):
     assert agl(*arguments)[2].startswith(none)
 
 
+OF_TEXT, OF_NUMBER = ({"name": "kind", "value": v, "dataType": "CATEGORICAL"} for v in ("x", 2))
+
+
 @pytest.mark.parametrize(
     ("scores", "reward", "taken", "said"),
     [
-        (
-            [{"value": 1}, {"name": "n", "value": "x", "dataType": "CATEGORICAL"}],
-            None,
-            [1.0],
-            "'n'",
-        ),
-        ([{"value": 1}, {"name": "kind", "value": 2, "dataType": "CATEGORICAL"}], None, [1.0], "k"),
+        ([{"value": 1}, OF_TEXT], None, [1.0], "'kind'"),
+        ([{"value": 1}, OF_NUMBER], None, [1.0], "'kind'"),
         ([{"value": 1, "dataType": "BOOLEAN"}], None, [], "1 'good' (BOOLEAN). --reward NAME"),
         ([{"value": True, "dataType": None}], "good", [1.0], ""),
         ([{"value": 1}, {"name": "long", "value": 9}], None, [], "1 'good' (NUMERIC), 1 'long' (N"),
@@ -358,34 +346,27 @@ def form_with(form: str, **changes: Any) -> Any:
 
 VERSIONS = "schema_version: expected ATIF-v1.0 to ATIF-v1.8; got"
 CALLING = {"source": "agent", "tool_calls": [{}]}
+NEWER_ATIF = form_with("atif", schema_version="ATIF-v1.9")
+BOT = form_with("atif", steps=[{"source": "bot"}])
 HUMAN = {"messages": [{"role": "human", "content": "hi"}]}
 TOO_MUCH = form_with("langfuse", scores=[{"name": "good", "value": 10**400}])
+NO_NAME = form_with("langfuse", scores=[{"name": "good", "value": 1}, {"value": 1}])
+UNREAD = "observations[1]: expected a score or an observation of Langfuse; got one that cannot"
+NO_TIME = form_with("langfuse", observations=[FIRST, {**SECOND, "startTime": "yesterday"}])
 
 
 @pytest.mark.parametrize(
     ("form", "value", "message"),
     [
         ("atif", {"steps": []}, f"{VERSIONS} None"),
-        ("atif", form_with("atif", schema_version="ATIF-v1.9"), f"{VERSIONS} 'ATIF-v1.9'"),
-        (
-            "atif",
-            form_with("atif", steps=[{"source": "bot"}]),
-            "steps[0]: source: expected system, user or agent; got 'bot'",
-        ),
+        ("atif", NEWER_ATIF, f"{VERSIONS} 'ATIF-v1.9'"),
+        ("atif", BOT, "steps[0]: source: expected system, user or agent; got 'bot'"),
         ("atif", form_with("atif", steps=[CALLING]), "cannot be read: KeyError: 'tool_call_id'"),
         ("messages", {"text": "hi"}, "expected 'messages', a list of messages; got the keys ['te"),
         ("messages", HUMAN, "messages[0]: role: expected one of system, developer, user, assist"),
         ("langfuse", TOO_MUCH, "scores[0]: expected a score or an observation of Langfuse; got on"),
-        (
-            "langfuse",
-            form_with("langfuse", scores=[{"name": "good", "value": 1}, {"value": 1}]),
-            "scores[1]: expected 'name' and 'traceId'; got the keys ['value']",
-        ),
-        (
-            "langfuse",
-            form_with("langfuse", observations=[FIRST, {**SECOND, "startTime": "yesterday"}]),
-            "observations[1]: expected a score or an observation of Langfuse; got one that cannot",
-        ),
+        ("langfuse", NO_NAME, "scores[1]: expected 'name' and 'traceId'; got the keys ['value']"),
+        ("langfuse", NO_TIME, UNREAD),
         ("langfuse", {"id": "tr-1"}, "expected a trace of Langfuse with 'observations', or an"),
         ("phoenix", {"name": "llm"}, "expected 'context.trace_id'; got the keys ['name']"),
         ("mlflow", {"info": {}}, "expected a trace of MLflow with 'info' and 'data.spans'; got"),

@@ -82,6 +82,9 @@ def test_what_verl_knows_is_taken(config):
     agl.VERL(config)
 
 
+MISSPELT, RIGHT = "actor_rollout_ref.rollout.gpu_memory_utilisation", "gpu_memory_utilization"
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -94,11 +97,7 @@ def test_what_verl_knows_is_taken(config):
         ({"agentlightning": {"port": 9999}}, "Trainer(llm_proxy={'port': ...})"),
         ({"agl": {"port": 9999}}, "Trainer(llm_proxy={'port': ...})"),
         ("/nowhere.yaml", "'/nowhere.yaml' cannot be read"),
-        (
-            {"actor_rollout_ref": {"rollout": {"gpu_memory_utilisation": 0.5}}},
-            "VERL config: actor_rollout_ref.rollout.gpu_memory_utilisation: unknown key. "
-            "Did you mean 'gpu_memory_utilization'?",
-        ),
+        ({MISSPELT: 0.5}, f"VERL config: {MISSPELT}: unknown key. Did you mean '{RIGHT}'?"),
     ],
 )
 def test_what_would_have_no_effect_is_refused_with_what_to_write(config, says):
