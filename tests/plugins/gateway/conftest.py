@@ -10,6 +10,10 @@ from agl.types import AttemptedRollout, Span
 from agl_gateway import LLMProxy
 from agl_testing.echo_llm import EchoLLM, RawReply
 
+SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
+LOOK = {"name": "look", "description": "Look into a room", "parameters": SCHEMA}
+CHAT_TOOL = {"type": "function", "function": LOOK}
+
 
 def answering(said: object = "a", **choice: object) -> Callable[[dict], RawReply]:
     """A model server's reply whose only choice has this message, or its text."""

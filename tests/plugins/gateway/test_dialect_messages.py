@@ -13,16 +13,11 @@ from agl_gateway.dialects.messages import Messages
 from agl_gateway.errors import RefusedError
 from agl_testing.echo_llm import EchoLLM, RawReply
 
-from .conftest import Bench, answering
+from .conftest import CHAT_TOOL, SCHEMA, Bench, answering
 
 anthropic = pytest.importorskip("anthropic")
 
-SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
 TOOL = {"name": "look", "description": "Look into a room", "input_schema": SCHEMA}
-CHAT_TOOL = {
-    "type": "function",
-    "function": {"name": "look", "description": "Look into a room", "parameters": SCHEMA},
-}
 KEEP_THINKING = "clear_thinking_20251015"
 PIXEL = "iVBORw0KGgo="
 SAME = (Key.INPUT_MESSAGES, Key.OUTPUT_MESSAGES, Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS)

@@ -19,6 +19,8 @@ from agl_gateway.litellm import _import_litellm
 from agl_gateway.providers import PROVIDERS
 from agl_http.server import ServerThread
 
+from .conftest import SCHEMA
+
 # LiteLLM's types and clients warn on their own account.
 pytestmark = pytest.mark.filterwarnings("default")
 IS_HERE = importlib.util.find_spec("litellm") is not None
@@ -30,8 +32,6 @@ def needs_litellm(test):
     return wanted(pytest.mark.timeout(240)(test))
 
 
-SCHEMA = {"type": "object", "properties": {"room": {"type": "string"}}}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 TEXT = {"type": "text", "text": "hello big world"}
 TOOL_USE = {"type": "tool_use", "id": "tu_1", "name": "look", "input": {"room": "kitchen"}}
 

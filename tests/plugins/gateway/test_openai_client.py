@@ -8,20 +8,12 @@ import pytest
 from agl.semconv import ModelCallAttributes as Key
 from agl_testing.echo_llm import EchoLLM, logprob
 
-from .conftest import Bench, models
+from .conftest import CHAT_TOOL as TOOL, Bench, models
 
 pytest.importorskip("openai")
 
 
 ask = Bench.ask
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "description": "Look into a room",
-        "parameters": {"type": "object", "properties": {"room": {"type": "string"}}},
-    },
-}
 
 
 def call_the_tool(request: dict) -> dict | str:

@@ -26,16 +26,13 @@ def vllm(tmp_path):
     return {**os.environ, "PYTHONPATH": path}
 
 
+MODEL = ["Qwen/Qwen3-0.6B", "--port", "8080", "-h"]
+
+
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
-        (
-            ["serve", "Qwen/Qwen3-0.6B", "--port", "8080", "-h"],
-            [
-                *("serve", "--middleware=agl_gateway.vllm.ReturnTokenIds"),
-                *("Qwen/Qwen3-0.6B", "--port", "8080", "-h"),
-            ],
-        ),
+        (["serve", *MODEL], ["serve", "--middleware=agl_gateway.vllm.ReturnTokenIds", *MODEL]),
         (["bench", "serve", "--help"], ["bench", "serve", "--help"]),
         (["--help"], ["--help"]),
     ],

@@ -17,13 +17,13 @@ from agl_learning.run.checkpoint import find_checkpoint
 from agl_torch import options as torch_options
 from agl_torch.adapter import add_adapter, copy_trained, load_merged, merge, refresh, share_weights
 from agl_torch.generate import Sampler
-from agl_torch.learner import Learner, Sample
+from agl_torch.learner import Learner
 from agl_torch.models import load_model, load_shape
 from agl_torch.options import LearnerOptions
 
 from .conftest import build_model
-from .test_grpo import says_red
-from .test_learner import RULE, make_row
+from .test_grpo import metrics, says_red
+from .test_learner import RULE, samples
 
 peft = pytest.importorskip("peft")
 
@@ -48,10 +48,6 @@ def test_small_steps_reach_a_copy_of_16_bits_and_it_is_the_same_each_time():
     assert made[0].equal(made[1])
     assert not made[0].equal(weight.data.bfloat16().float())
     assert (made[0] - weight.data).mean().abs() < (made[0] - weight.data).abs().mean() / 5
-
-
-def samples():
-    return [Sample(make_row("a", 5), [1.0]), Sample(make_row("b", 6), [-1.0])]
 
 
 def adapted(options=OPTIONS):
@@ -151,10 +147,9 @@ async def test_a_run_with_an_adapter_learns_keeps_it_small_and_goes_on(line, grp
     rewards = again.summary["rewards"]
     assert len(rewards) == 8
     assert made is agl_torch.PPO or sum(rewards[-2:]) / 2 > sum(rewards[:2]) / 2 + 0.2
-    lines = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert max(one["logprob_gap"] for one in lines if "logprob_gap" in one) < 1e-4
-    last = [one for one in lines if "logprob_gap" in one][-1]
-    assert last["kl"] > 1e-5 if made is agl.GRPO else "loss/value" in last
+    steps = metrics(tmp_path, "logprob_gap")
+    assert max(step["logprob_gap"] for step in steps) < 1e-4
+    assert steps[-1]["kl"] > 1e-5 if made is agl.GRPO else "loss/value" in steps[-1]
 
 
 @pytest.mark.parametrize("lora_rank", [2, 8, 16])

@@ -276,13 +276,10 @@ def test_ppo_has_generalised_advantages_of_its_critic(seed, critic, kl, gamma, l
             before = [t - 1 for start, end in row.call_ranges for t in range(start, end)]
             values.append(of_run.head(states[before])[:, 0].double().numpy())
     batch = in_numpy(gaps, kl, by_rollout(rows, values).values())
-    advantages, returns = ref.gae(batch, gamma, lam)
-    got = by_rollout(rows, [one.of_tokens for one in weighed])
-    for expected, found in zip(advantages, got.values(), strict=True):
-        assert found == near(expected)
-    got = by_rollout(rows, [one.returns for one in weighed])
-    for expected, found in zip(returns, got.values(), strict=True):
-        assert found == near(expected)
+    for wanted, name in zip(ref.gae(batch, gamma, lam), ("of_tokens", "returns"), strict=True):
+        got = by_rollout(rows, [getattr(one, name) for one in weighed])
+        for expected, found in zip(wanted, got.values(), strict=True):
+            assert found == near(expected)
     for one, value in zip(weighed, values, strict=True):
         assert one.values == near(value)
         sizes = [end - start for start, end in one.row.call_ranges]

@@ -27,6 +27,10 @@ def agl(own_modules: Path, tokenizer: Any, model: Any, agl: Any):
     return call
 
 
+def steps_of(run: Path) -> list[dict[str, Any]]:
+    return [*map(json.loads, (run / "metrics.jsonl").read_text().splitlines())]
+
+
 @pytest.mark.parametrize(
     "evaluates",
     [[], ["val=tasks.jsonl", "algorithm.evaluation.every=1", "algorithm.evaluation.copies=2"]],
@@ -106,13 +110,12 @@ def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl, tmp_path: Path
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left >= {"config.yaml", "store.db", "metrics.jsonl", "summary.json", "checkpoints"}
     assert agl("run", "agl.yaml")[0] == 0
-    lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
-    steps = [(line["step"], line["generation"]) for line in map(json.loads, lines)]
+    steps = [(line["step"], line["generation"]) for line in steps_of(tmp_path / "out")]
     assert steps == [(1, 1), (2, 2)]
     (tmp_path / "out/summary.json").unlink()  # as a kill before the end leaves the run
     assert agl("run", "agl.yaml")[0] == 0  # nothing is left to do but that
     assert json.loads((tmp_path / "out/summary.json").read_text())["steps"] == 2
-    assert len((tmp_path / "out/metrics.jsonl").read_text().splitlines()) == 2
+    assert len(steps_of(tmp_path / "out")) == 2
 
 
 def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl, tmp_path: Path) -> None:
@@ -131,8 +134,7 @@ def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl, tmp_path: Pa
         assert {"mean@3", "pass@1", "pass@2", "pass@3"} <= one["metrics"].keys()
     assert (tmp_path / "out/metrics.jsonl").read_bytes() == metrics
     run = found["out"]["run"]
-    lines = (tmp_path / "agl-runs" / run / "metrics.jsonl").read_text().splitlines()
-    (line,) = map(json.loads, lines)
+    (line,) = steps_of(tmp_path / "agl-runs" / run)
     assert line["val/pass@3"] == found["out"]["metrics"]["pass@3"]
     summary = json.loads((tmp_path / "agl-runs" / run / "summary.json").read_text())
     assert summary["val/mean@3"] == pytest.approx(found["out"]["metrics"]["mean@3"])

@@ -158,10 +158,9 @@ async def test_a_form_that_takes_too_much_fails_its_own_request_alone(ask):
 async def test_a_tokenizer_of_which_no_form_can_be_had_is_named(model, tokenizer):
     with InferenceServer(model, tokenizer) as server:
         async with openai.AsyncOpenAI(base_url=server.url, api_key="-", max_retries=0) as client:
+            create = client.chat.completions.create
             asked = {"model": "model", "messages": [{"role": "user", "content": "one"}]}
             with pytest.raises(openai.BadRequestError, match="cannot read the tokenizer"):
-                await client.chat.completions.create(
-                    **asked, response_format={"type": "json_object"}
-                )
+                await create(**asked, response_format={"type": "json_object"})
             with pytest.raises(openai.BadRequestError, match="chat template does not show calls"):
-                await client.chat.completions.create(**asked, tools=TOOLS)
+                await create(**asked, tools=TOOLS)

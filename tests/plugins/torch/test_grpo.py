@@ -31,6 +31,16 @@ async def says_red(task: str, llm: agl.LLM) -> float:
     return float(await ask(llm, task) == "red")
 
 
+def names_a_colour(**wishes):
+    """An agent that asks so, and has a reward for any colour."""
+
+    @agl.rollout
+    async def agent(task: str, llm: agl.LLM) -> float:
+        return float(await ask(llm, task, **wishes) in COLOURS)
+
+    return agent
+
+
 def metrics(tmp_path, key="reward/mean"):
     text = (tmp_path / "run/metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -209,10 +219,7 @@ async def calls_of(store):
 
 
 async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grpo, tmp_path):
-    @agl.rollout
-    async def hot(task: str, llm: agl.LLM) -> float:
-        return float(await ask(llm, task, temperature=3.0) in COLOURS)
-
+    hot = names_a_colour(temperature=3.0)
     await line(hot, grpo(temperature=0.7), ["one", "two"], ["one"])
     assert all(step["logprob_gap"] < 1e-4 for step in metrics(tmp_path, "logprob_gap"))
     asked = {span.attributes["gen_ai.request.temperature"] for span in await calls_of(line.store)}
@@ -220,12 +227,8 @@ async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grp
 
 
 async def test_the_agents_top_p_and_penalties_do_not_bend_the_distribution(line, grpo, tmp_path):
-    @agl.rollout
-    async def picky(task: str, llm: agl.LLM) -> float:
-        wishes = {"top_p": 0.2, "top_k": 1, "presence_penalty": 2.0, "logit_bias": {"4": 50}}
-        return float(await ask(llm, task, **wishes) in COLOURS)
-
-    await line(picky, grpo(steps=1), ["one", "two"])
+    wishes = {"top_p": 0.2, "top_k": 1, "presence_penalty": 2.0, "logit_bias": {"4": 50}}
+    await line(names_a_colour(**wishes), grpo(steps=1), ["one", "two"])
     calls = await calls_of(line.store)
     assert len(calls) == 16
     assert {span.attributes["gen_ai.request.top_p"] for span in calls} == {1.0}
@@ -239,10 +242,7 @@ async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(li
         def add_model(self, entry):
             super().add_model({**entry, "forced_parameters": {}})
 
-    @agl.rollout
-    async def hot(task: str, llm: agl.LLM) -> float:
-        return float(await ask(llm, task, temperature=3.0) in COLOURS)
-
+    hot = names_a_colour(temperature=3.0)
     with caplog.at_level(logging.WARNING, "agl.torch"):
         await line(hot, grpo(), ["one", "two"], gateway=Unforced())
     warnings = [r.getMessage() for r in caplog.records if "another temperature" in r.getMessage()]
@@ -322,13 +322,11 @@ def test_options_that_cannot_work_are_refused_at_once(grpo, options, message):
         grpo(**options)
 
 
-def numeric_options():
-    """Names of GRPO's options that are numbers."""
-    numbers = ("int", "float", "int | None", "float | None")
-    return [option.name for option in schema_of(agl.GRPO).options if option.type in numbers]
+NUMBERS = ("int", "float", "int | None", "float | None")
+OF_NUMBERS = [option.name for option in schema_of(agl.GRPO).options if option.type in NUMBERS]
 
 
-@pytest.mark.parametrize("name", numeric_options())
+@pytest.mark.parametrize("name", OF_NUMBERS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, "1", True, [1]])
 def test_every_number_must_be_one(grpo, name, value):
     with pytest.raises(ConfigError, match=f"GRPO: {name} must be a (whole |finite )?number; got"):
@@ -433,11 +431,10 @@ async def test_the_same_object_begins_anew_when_it_is_fitted_again(line, grpo, t
         return 0.5
 
     algorithm = grpo(steps=9, stopping={"max_idle_steps": 2})
-    with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
-        await line(bored, algorithm, ["one"])
-    algorithm.run_dir = str(tmp_path / "other")
-    with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
-        await line(bored, algorithm, ["one"])
+    for name in ("one", "other"):
+        algorithm.run_dir = str(tmp_path / name)
+        with pytest.raises(AlgorithmError, match="in 2 steps in a row, up to step 2"):
+            await line(bored, algorithm, ["one"])
 
 
 async def test_a_run_that_loses_all_prompts_says_so(line, grpo, tmp_path, broken_tokenizer, caplog):
