@@ -4,13 +4,13 @@ import asyncio
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 import threading
 from typing import Any
 
 import aiohttp
 import pytest
+from tests.interpreter import python
 
 from agl.errors import ConfigError, install_line
 from agl.semconv import ModelCallAttributes as Key
@@ -224,7 +224,7 @@ def test_litellm_is_not_imported_for_other_models():
         "LLMProxy(model_list=[{'model_name': 'm', 'litellm_params': {'model': 'hosted_vllm/m', "
         "'api_base': 'http://127.0.0.1:1/v1'}}]); sys.exit('litellm' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 @needs_litellm

@@ -2,18 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import aiohttp
 import pytest
+from tests.interpreter import AGL, python
 
 from agl_gateway.vllm import ReturnTokenIds
 from agl_http.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
-
-AGL = [sys.executable, "-c", "from agl.cli import main; main()", "vllm"]
 
 
 @pytest.fixture
@@ -38,14 +35,14 @@ MODEL = ["Qwen/Qwen3-0.6B", "--port", "8080", "-h"]
     ],
 )
 def test_vllm_gets_what_was_given_and_its_server_the_middleware(given, passed, vllm):
-    done = subprocess.run([*AGL, *given], capture_output=True, text=True, env=vllm)
+    done = python(*AGL, "vllm", *given, env=vllm)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["vllm", *passed]
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is here")
 def test_without_vllm_it_says_what_to_install():
-    done = subprocess.run([*AGL, "serve", "m"], capture_output=True, text=True)
+    done = python(*AGL, "vllm", "serve", "m")
     assert done.returncode == 2
     assert "'vllm' needs vLLM, which is not installed. Run: pip install vllm" in done.stderr
 

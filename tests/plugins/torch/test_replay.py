@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests import fork_server
 from tests.digests import digests
+from tests.interpreter import AGL
 from tests.run_project import succeeds
 from tests.step_records import step_records
 from tests.stores import opened
@@ -37,8 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     build_model().save_pretrained(home / "model")
     options = {"steps": STEPS, "checkpoints": {"every": 2}, **OPTIONS}
     write_project(home, "sum(map(len, text.split()))", ["red", "green", "blue"], **options)
-    command = ["-c", "from agl.cli import main; main()", "run", "agl.yaml"]
-    ended = fork_server.run(command, cwd=home)
+    ended = fork_server.run([*AGL, "run", "agl.yaml"], cwd=home)
     assert ended.returncode == 0, ended.stderr
     return home
 

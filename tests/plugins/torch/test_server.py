@@ -10,6 +10,7 @@ import openai
 import pytest
 import torch
 from tests import fork_server
+from tests.interpreter import AGL
 
 from agl.errors import ConfigError
 from agl_http.server import bind
@@ -379,7 +380,7 @@ def test_what_cannot_be_served_is_told_with_exit_code_2(tmp_path, what, says):
     with bind("127.0.0.1", 0) as sock:
         port = str(sock.getsockname()[1]) if what == "port" else "0"
         host = what if "." in what else "127.0.0.1"
-        command = ["-c", "from agl.cli import main; main()", "serve", tmp_path / "none"]
+        command = [*AGL, "serve", tmp_path / "none"]
         ended = fork_server.run([*command, "--host", host, "--port", port])
     assert ended.returncode == 2
     assert says in ended.stderr
