@@ -1,7 +1,8 @@
 """Stores in files and behind servers, for a moment."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ async def opened(path: str | Path, **options: Any) -> AsyncIterator[SqliteLightn
         yield store
     finally:
         await store.close()
+
+
+def ask(path: str | Path, question: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    """What is found in the store in a file."""
+
+    async def asked() -> Any:
+        async with opened(path) as store:
+            return await question(store)
+
+    return asyncio.run(asked())
 
 
 @contextlib.asynccontextmanager

@@ -1,20 +1,18 @@
 """No key stands in what agl writes down: logs, failures, configurations, messages, addresses."""
 
-import asyncio
 import json
 import logging
 import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from hypothesis import given, strategies as st
 from opentelemetry import trace
 from tests.interpreter import AGL, python
-from tests.stores import opened
+from tests.stores import ask
 
 import agl
 from agl.cli import cli, main
@@ -285,13 +283,10 @@ def test_a_run_leaves_keys_in_its_store_alone(tmp_path: Path, strategy: str) -> 
     for what, text in texts.items():
         assert not any(secret in text for secret in (KEY, password)), what
 
-    async def failure() -> Any:
-        async with opened(tmp_path / "out" / "store.db") as store:
-            (rollout,) = await store.query_rollouts()
-            (attempt,) = await store.query_attempts(rollout.rollout_id)
-        return attempt.error
-
-    assert asyncio.run(failure()).message == "no such key: ***"
+    file = tmp_path / "out" / "store.db"
+    (rollout,) = ask(file, lambda store: store.query_rollouts())
+    (attempt,) = ask(file, lambda store: store.query_attempts(rollout.rollout_id))
+    assert attempt.error.message == "no such key: ***"
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])

@@ -1,6 +1,5 @@
 """Runs in a process of their own, of which tests kill, freeze and count the parts."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -11,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from tests.stores import opened
+from tests.stores import ask
+
+from agl.store.base import LightningStore
 
 HEAD = """
 import asyncio, os, signal, subprocess, sys, time
@@ -116,16 +117,15 @@ class Scene:
     def open_attempts(self) -> list[str]:
         """Statuses of the attempts in the script's store that have not ended."""
 
-        async def find() -> list[str]:
-            async with opened(self.folder / "store.db") as store:
-                attempts = [
-                    attempt
-                    for rollout in await store.query_rollouts()
-                    for attempt in await store.query_attempts(rollout.rollout_id)
-                ]
+        async def find(store: LightningStore) -> list[str]:
+            attempts = [
+                attempt
+                for rollout in await store.query_rollouts()
+                for attempt in await store.query_attempts(rollout.rollout_id)
+            ]
             return [one.status for one in attempts if one.status in ("preparing", "running")]
 
-        return asyncio.run(find())
+        return ask(self.folder / "store.db", find)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 250.0) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import fork_server
-from tests.stores import opened
+from tests.stores import ask
 
 import agl
 from agl_records.ledger.tables import Accounts
@@ -199,9 +199,8 @@ def test_a_run_killed_with_rollouts_of_later_steps_under_way_goes_on(tmp_path) -
     done = run(resume_from=str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr[-3000:]
 
-    async def look() -> None:
-        async with opened(tmp_path / "store.db") as store:
-            assert await steps_of(store) == dict.fromkeys(range(1, 6), OF_A_STEP)
-            await check_books(store, json.loads((tmp_path / "run/summary.json").read_text()))
+    async def look(store: agl.LightningStore) -> None:
+        assert await steps_of(store) == dict.fromkeys(range(1, 6), OF_A_STEP)
+        await check_books(store, json.loads((tmp_path / "run/summary.json").read_text()))
 
-    asyncio.run(look())
+    ask(tmp_path / "store.db", look)

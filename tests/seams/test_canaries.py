@@ -1,14 +1,12 @@
 # ruff: noqa: F811  # tests name the fixtures that another file has
 """Answers that must not be paid run beside a training, apart from it, and are seen when paid."""
 
-import asyncio
 import json
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from tests.models import answer_of
-from tests.stores import opened
 
 import agl
 from agl.cli import cli
@@ -76,19 +74,18 @@ def test_canaries_are_apart_from_the_training_and_tell_what_is_paid(
     warning = "a model that has the form of an answer and nothing in it earned 1, and the best"
     assert caplog.text.count(warning) == is_fooled
 
-    async def statuses() -> set[str]:
-        async with opened(starts.folder / "store.db") as store:
-            canaries = [one for one in await store.query_rollouts() if one.mode == "test"]
-            assert len(canaries) == 4 * COPIES
-            assert {one.config.timeout_seconds for one in canaries} == {60.0}
-            statuses = {one.status for one in canaries}
-            latest = await store.get_latest_resources()
-            assert "canary" not in latest.resources_id
-            counts = await delete_run(store, starts.result.run_id, only_count=True)
-            assert counts["rollouts"] == 8 * COPIES
-            return statuses
+    async def look(store: agl.LightningStore) -> None:
+        canaries = [one for one in await store.query_rollouts() if one.mode == "test"]
+        assert len(canaries) == 4 * COPIES
+        assert {one.config.timeout_seconds for one in canaries} == {60.0}
+        statuses = {one.status for one in canaries}
+        assert {"succeeded"} <= statuses <= {"succeeded", "cancelled"}
+        latest = await store.get_latest_resources()
+        assert "canary" not in latest.resources_id
+        counts = await delete_run(store, starts.result.run_id, only_count=True)
+        assert counts["rollouts"] == 8 * COPIES
 
-    assert {"succeeded"} <= asyncio.run(statuses()) <= {"succeeded", "cancelled"}
+    starts.ask_store(look)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stores import opened
+from tests import stores
 
 import agl
 from agl.errors import AlgorithmError, ConfigError, StoppedError
@@ -135,11 +135,7 @@ class Starts:
         return [line["step"] for line in self.metrics() if "reward/mean" in line]
 
     def ask_store(self, question: Any) -> Any:
-        async def ask() -> Any:
-            async with opened(self.folder / "store.db") as store:
-                return await question(store)
-
-        return asyncio.run(ask())
+        return stores.ask(self.folder / "store.db", question)
 
     def check_books(self, done: Any) -> None:
         """The ledger has each rollout once, and what the summary says."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests import fork_server
 from tests.step_records import step_records
-from tests.stores import opened
+from tests.stores import ask
 
 import agl
 from agl.errors import ConfigError
@@ -105,12 +105,7 @@ def test_a_killed_run_of_several_models_goes_on_and_comes_to_the_same(tmp_path):
     assert (done := run(cut)).returncode == 0, done.stderr[-3000:]
     assert weights(cut) == weights(whole)
     assert all("/" in one for one in weights(whole).values())  # of both models
-
-    async def look():
-        async with opened(cut / "store.db") as store:
-            return await Accounts.read(store)
-
-    accounts = asyncio.run(look())
+    accounts = ask(cut / "store.db", Accounts.read)
     assert (accounts.problems, accounts.without) == ([], 0)
     summary = json.loads((cut / "run/summary.json").read_text())
     calls = accounts.total.as_json()["calls"]
