@@ -200,6 +200,9 @@ def stored() -> dict[str, tuple[int, list[float]]]:
     return filled(read)
 
 
+OF_SESSION = {"value": 0.5, "sessionId": "se-1"}
+
+
 @pytest.mark.parametrize(
     ("traces", "rollouts"),
     [
@@ -210,10 +213,7 @@ def stored() -> dict[str, tuple[int, list[float]]]:
             {"tr-1": (1, [1.0]), "tr-2": (1, [0.0]), "se-1": (2, [])},
         ),
         ([trace(1, {"value": 1, "observationId": "ob"}), trace(2)], {"se-1": (2, [1.0])}),
-        (
-            [trace(1, {"value": 1}), trace(2, {"value": 0.5, "sessionId": "se-1"})],
-            {"se-1": (2, [1.0, 0.5])},
-        ),
+        ([trace(1, {"value": 1}), trace(2, OF_SESSION)], {"se-1": (2, [1.0, 0.5])}),
         ([trace(1, {"value": 1})], {"se-1": (1, [1.0])}),
     ],
 )

@@ -65,13 +65,11 @@ class Kind(my_parts.Order, agl.Algorithm):
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def mine(own_modules):
     for name, text in CODE.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (own_modules / f"{name}.py").write_text(text)
+    sys.path.insert(0, str(own_modules))
+    return own_modules
 
 
 def test_all_code_of_the_user_that_options_name_is_told_from_other_code(mine):
