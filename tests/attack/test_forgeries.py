@@ -15,7 +15,7 @@ from tests.stores import served
 
 import agl
 from agl.errors import ConfigError
-from agl_http.tokens import issue_token, tokens_of
+from agl_http.tokens import Tokens, issue_token, tokens_of
 from agl_server import runner_tokens
 
 from .test_tokens import Bench, reward_of, serving
@@ -134,6 +134,11 @@ async def test_an_attempt_that_was_given_up_has_no_say_in_the_reward_of_the_next
         spans = await store.query_spans(new.rollout_id)
     assert [span.late for span in spans] == [False, writer == "agent"]
     assert agl.find_final_reward(spans) == (0.2 if writer == "agent" else 1.0)
+
+
+def test_a_restart_ends_the_tokens_of_a_server_without_one_of_the_users_and_no_others() -> None:
+    assert Tokens().read(Tokens().issue("runner")) is None
+    assert Tokens("a long random text").read(Tokens("a long random text").issue("runner"))
 
 
 def test_the_token_that_is_left_for_runners_is_its_users_alone(tmp_path, monkeypatch) -> None:
