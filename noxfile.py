@@ -300,12 +300,19 @@ def benchmarks(session: nox.Session) -> None:
     session.run("python", "benchmarks/run_all.py", *arguments, env=QUIET)
 
 
-@nox.session(python=["3.12", "3.13"])
+@nox.session(python=["3.12", "3.13", "3.14"])
 def pythons(session: nox.Session) -> None:
     """The core and the store server on newer Pythons than the rest is tested with."""
     install(session, CORE, "agl-views", *TEST_TOOLS)
     tests = (*CORE_TESTS, "tests/plugins/server")
     session.run("pytest", *PARALLEL, *tests, *session.posargs, env=QUIET)
+
+
+@nox.session(venv_backend="none")
+def newest(session: nox.Session) -> None:
+    """The core on Python 3.14, in a root folder of Debian's next release; root and debootstrap."""
+    root = str(Path(".nox/newest").resolve())
+    session.run("bash", "tests/newest_python.sh", root, *session.posargs, external=True)
 
 
 @nox.session(venv_backend="uv")
@@ -742,7 +749,8 @@ NIGHTLY = (
     *((name,) for name in ("vllm", "ray", "ray-jobs", "containers", "openenv")),
     *((name,) for name in ("peer", "tracers", "trackers")),
     *((name,) for name in ("examples", "calc-x", "dist", "typescript", "lowest", "lowest-plugins")),
-    *((name,) for name in ("ui", "docs", "deploy", "pythons", "benchmarks", "crash", "resume")),
+    *((name,) for name in ("ui", "docs", "deploy", "pythons-3.12", "pythons-3.13")),
+    *((name,) for name in ("newest", "benchmarks", "crash", "resume")),
 )
 
 
@@ -773,7 +781,7 @@ def nightly(session: nox.Session) -> None:
     dist               wheels of all packages, checked and used in a clean environment
     typescript         the client of agl-service in TypeScript
     deploy             what agl launch writes, in a real Slurm and for SkyPilot; docs/deploy/
-    pythons            the core on Python 3.12 and 3.13
+    pythons, newest    the core on Python 3.12 and 3.13, and on 3.14, in a Debian of its own
     lowest             the core, and plugins, with the oldest packages that they allow
     benchmarks         each once and short, with 0.3.0 and another tree beside it
     crash              200 kills of server and runners under load, and 800 of PostgreSQL, too

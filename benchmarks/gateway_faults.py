@@ -41,7 +41,7 @@ def kinds(count: int, seed: int) -> list[str]:
 
 async def make(port: int, path: str, number: int, kind: str) -> Outcome:
     """One call, on a connection of its own."""
-    note = {"cut": "pace-2", "die": "die", "die stream": "die"}.get(kind, "")
+    note = {"cut": "pace-50", "die": "die", "die stream": "die"}.get(kind, "")
     body = request_body(kind not in ("whole", "die"), f"{note}] [number-{number}")
     connection = await connect(port)
     try:

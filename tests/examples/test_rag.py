@@ -164,7 +164,7 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
     pytest.importorskip("verl")
-    done = run_script(SCRIPT, "--tiny", "--steps", 20, "--out", tmp_path)
+    done = run_script(SCRIPT, "--tiny", "--steps", 26, "--out", tmp_path)
     lines = done.stdout.splitlines()
     rewards = next(line for line in lines if line.startswith("reward of each step:"))
     steps = json.loads(rewards.partition(": ")[2])

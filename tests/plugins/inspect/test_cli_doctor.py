@@ -1,6 +1,7 @@
 """``agl doctor`` on configurations that go wrong, each for real: agent, gateway, model server."""
 
 import json
+import logging
 import re
 import sys
 import threading
@@ -462,6 +463,15 @@ def test_agent_that_blocks_the_loop_is_found(doctor, concurrency, algorithm, lev
     code, diagnosis = doctor(*given, f"algorithm.type={algorithm}")
     assert (code, codes(diagnosis)) == (0, {"blocks_loop": level})
     assert "the agent held the event loop for" in diagnosis["findings"][0]["message"]
+
+
+def test_a_hold_is_measured_where_the_record_has_a_secret_hidden():
+    trial = doctor_trial.Trial("grpo", {})
+    with doctor_trial._measuring_holds(trial):
+        logging.getLogger("asyncio").warning(
+            "Executing <Handle AgentCall('***')> took 1.500 seconds"
+        )
+    assert trial.held == 1.5
 
 
 def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(doctor, agl):

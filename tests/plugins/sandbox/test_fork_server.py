@@ -115,7 +115,7 @@ def evaluate(payload: Any, ask: Any) -> Any:
 
 def own_socket() -> socket.socket:
     """The one on which the caller listens."""
-    for number in range(3, 100):
+    for number in range(3, 4096):
         try:
             sock = socket.socket(fileno=os.dup(number))
             sock.getpeername()

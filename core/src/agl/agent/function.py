@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, overload
+from typing import Any, Literal, TypeVar, Union, cast, overload
 
 from typing_extensions import Format, get_annotations
 
@@ -141,8 +141,10 @@ class Injector:
 
 def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
     target: Any = inspect.unwrap(function)
-    if not inspect.isroutine(target):
-        target = getattr(target, "func", None) or type(target).__call__  # a partial, or a callable
+    if isinstance(target, functools.partial):
+        target = cast("functools.partial[Any]", target).func
+    elif not inspect.isroutine(target):
+        target = type(target).__call__
     try:
         return typing.get_type_hints(target, include_extras=True)
     except Exception:  # a name that exists only for type checkers; the text will have to do

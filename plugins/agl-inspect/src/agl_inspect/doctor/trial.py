@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -154,12 +155,11 @@ def _measuring_holds(trial: Trial) -> Generator[None]:
     """Take what asyncio logs of an agent that holds the event loop; the findings say it."""
 
     def is_other(record: logging.LogRecord) -> bool:
-        if not record.msg.startswith("Executing"):
-            return True
-        what, seconds = cast("tuple[str, float]", record.args)
-        if "AgentCall." in what and seconds > max(HELD_SECONDS, trial.held):
-            trial.held = seconds
-        return False
+        # Of the text: a record in which a secret was hidden has nothing else.
+        held = re.match(r"Executing (.*) took ([\d.]+) seconds", record.getMessage(), re.DOTALL)
+        if held and "AgentCall." in held[1] and float(held[2]) > HELD_SECONDS:
+            trial.held = max(trial.held, float(held[2]))
+        return held is None
 
     before = os.environ.get("PYTHONASYNCIODEBUG")
     os.environ["PYTHONASYNCIODEBUG"] = "1"  # loops that are made from now on measure it
