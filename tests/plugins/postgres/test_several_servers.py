@@ -3,17 +3,21 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 from tests.waiting import until
 
-from agl.errors import StoreUnavailableError
+from agl.errors import ConflictError, StoreUnavailableError
 from agl.store.base import AttemptEnd
-from agl.types import EnqueueRolloutRequest, RolloutConfig
+from agl.types import Document, EnqueueRolloutRequest, RolloutConfig
 from agl_postgres.doorbell import Doorbell
 from agl_postgres.store import PostgresLightningStore
+
+
+END_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'"
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ async def test_deadlines_hold_though_the_server_of_an_attempt_is_gone(stores, ur
 
 async def test_lost_connections_are_made_anew(stores, server):
     await stores[0].enqueue_rollout({"n": 1})
-    server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'")
+    server.psql(END_CONNECTIONS)
     await stores[0].enqueue_rollout({"n": 2})
     assert stores[0]._writer.failing_since is None
     assert len(await stores[1].query_rollouts()) == 2
@@ -130,7 +134,7 @@ async def test_who_asks_whether_a_transaction_was_kept_waits_for_its_end(stores,
 
     def look_and_flush():
         with psycopg.connect(url) as other:
-            number = "%s # current_schema()::regnamespace::oid::bigint"
+            number = "%s # 'agl_version'::regclass::oid::bigint"
             sql = f"SELECT NOT pg_try_advisory_xact_lock({number})"
             locked.extend(other.execute(sql, [tables._lock]).fetchone())
         flush()
@@ -201,6 +205,64 @@ async def test_all_go_by_the_clock_of_the_database(stores, url, monkeypatch):
     attempt = await stores[0].get_latest_attempt(rollout.rollout_id)
     await ahead.close()
     assert attempt.status == "preparing"
+
+
+async def test_a_server_that_connects_again_has_the_time_it_had(stores, server, monkeypatch):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)  # as NTP sets it
+    server.psql(END_CONNECTIONS)
+    rollout = await stores[0].enqueue_rollout({"n": 1})
+    assert abs(rollout.start_time - real()) < 60
+
+
+async def test_servers_that_find_the_same_tables_by_other_paths_keep_each_other_out(
+    stores, url, bell
+):
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA alice")
+    other = PostgresLightningStore(make_conninfo(url, options="-csearch_path=alice,public"))
+
+    async def count(store):
+        for _ in range(50):
+            found = await store.query_documents("count", key_in=["k"])
+            so_far = found[0].version if found else 0
+            with suppress(ConflictError):
+                one = Document(kind="count", key="k", body=0, version=so_far + 1, expect=so_far)
+                await store.put_documents([one])
+                kept.append(one.version)
+
+    kept = []
+    await asyncio.gather(*map(count, [stores[0], other] * 2))
+    assert sorted(kept) == [*range(1, len(kept) + 1)]
+    host = bell(other.path)
+    assert await host.hears()
+    await stores[0].enqueue_rollout({"n": 1})
+    assert not await host.hears()
+    await other.close()
+
+
+async def test_resources_that_are_queued_with_are_not_deleted_with_others(stores, monkeypatch):
+    here, there = stores[:2]
+    for name in ("old", "new"):
+        await here.update_resources(name, {})
+    first = await here.enqueue_rollout(1, resources_id="old")
+    await here.update_rollout(first.rollout_id, status="cancelled")
+    tables, written, goes_on = here._database.tables, threading.Event(), threading.Event()
+    flush = tables.flush
+
+    def flush_and_wait():
+        flush()
+        written.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(tables, "flush", flush_and_wait)
+    queued = asyncio.create_task(here.enqueue_rollout(2, resources_id="old"))
+    await asyncio.to_thread(written.wait)
+    deleted = asyncio.create_task(there.delete_rollouts([first.rollout_id]))
+    await asyncio.wait([deleted], timeout=0.5)
+    goes_on.set()
+    assert ((await queued).resources_id, (await deleted)["resources"]) == ("old", 0)
+    assert await there.get_resources_by_id("old") is not None
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -23,6 +22,7 @@ from agl.errors import (
 )
 from agl.store.engine.operations import Outcome, run_all
 from agl.store.waiting import Effects
+from agl.store.watchdog import StoreClock
 from agl_postgres.embedded import EmbeddedServer
 from agl_postgres.lookups import Connection, PostgresLookups
 from agl_postgres.rounds import lock_number
@@ -65,6 +65,7 @@ class PostgresDatabase:
         of_reader = {"target_session_attrs": "any"} if read_only else {}
         self._address: Any = {**_CONNECT, **of_reader, **address}
         self.path = public_address(address) if isinstance(url, str) else str(url.folder)
+        self._now = StoreClock().now  # as the store that opens it
         self.readers = ThreadPoolExecutor(2, thread_name_prefix="agl-store-reader")
         self._lookups = threading.local()
         self._connections: set[Connection] = set()
@@ -93,7 +94,7 @@ class PostgresDatabase:
         connection.execute("SET lock_timeout='10s'; SET idle_in_transaction_session_timeout='10s'")
         connection.execute("SET plan_cache_mode = force_generic_plan")  # else each list has its own
         sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
-        self.clock_offset_seconds: float = connection.execute(sql).fetchall()[0][0] - time.time()
+        self.clock_offset_seconds: float = connection.execute(sql).fetchall()[0][0] - self._now()
         """What the clock of the database has more than this machine's: all servers go by it."""
         return connection
 

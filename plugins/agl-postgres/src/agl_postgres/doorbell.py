@@ -67,7 +67,7 @@ class Doorbell:
             try:
                 with self._connect() as connection:
                     connection.execute("SET synchronous_commit = off")  # a ring may be lost
-                    own = "SELECT 'agl_' || current_schema()::regnamespace::oid"
+                    own = "SELECT 'agl_' || 'agl_version'::regclass::oid"
                     ((self._channel,),) = connection.execute(own).fetchall()
                     connection.execute(f"LISTEN {self._channel}".encode())
                     self._look = 0.0

@@ -32,16 +32,14 @@ from agl_sqlite.row_buffer import RowBuffer
 from agl_sqlite.rows import ROLLOUT_FIELDS, rollout_of, stored_attempt_of
 
 FEW_ROUNDS = 8  # after these each thing is read as it is asked for
-ASK_SECONDS = 30.0
-"""So long it is asked whether a transaction was kept whose answer was lost."""
+ASK_SECONDS = 30.0  # so long it is asked whether a transaction was kept whose answer was lost
 _LOCKED = ("rollout_id_of_key", "attempts_of_key", "worker", "document_version", "resources")
 """Statements whose values are locked first: what is not there yet can be locked by nothing else."""
 FIRST: Final = (float("-inf"), 0)
 _BEFORE: Final = -(1 << 128)
 """In memory, records that were read are numbered from here on, before all that are made."""
 _NUM_FIELDS: Final = len(ROLLOUT_FIELDS)
-Key = tuple[Any, ...]
-"""The name of a statement, and its values."""
+Key = tuple[Any, ...]  # the name of a statement, and its values
 Rows = list[tuple[Any, ...]]
 
 
@@ -57,8 +55,7 @@ class Rounds(RowBuffer, PostgresLookups):
         self._connect, self._connection = connect, connect()
         self.head = 0
         """Claims begin at this position; before it are rollouts that were claimed."""
-        self.num_operations = 1
-        """So many rollouts they are expected to claim."""
+        self.num_operations = 1  # rollouts that they are expected to claim
         self._num_committed = self._last = 0
         self._id = uuid.uuid4().hex
         self._lock = lock_number("server", self._id)
@@ -76,7 +73,6 @@ class Rounds(RowBuffer, PostgresLookups):
         self._queue: Key = ()
         """What the next rollouts of the queue are read by."""
         self.num_rounds = 0
-        self._num_kept = self._num_committed
 
     def begin(self) -> None:
         if self._connection.closed:

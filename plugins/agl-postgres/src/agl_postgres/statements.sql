@@ -2,7 +2,7 @@
 -- Those that operations ask are run for many values at once; see batched in lookups.py.
 
 -- name: lock
-SELECT pg_advisory_xact_lock(n # current_schema()::regnamespace::oid::bigint)
+SELECT pg_advisory_xact_lock(n # 'agl_version'::regclass::oid::bigint)
 FROM unnest(?::bigint[]) AS n;
 
 -- name: queue

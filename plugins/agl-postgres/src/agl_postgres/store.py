@@ -56,8 +56,7 @@ class PostgresLightningStore(DatabaseStore[PostgresDatabase]):
             lambda: PostgresDatabase(url or EmbeddedServer(folder.absolute()), read_only=read_only),
             scan_interval_seconds=scan_interval_seconds,
         )
-        self._last_head = (0, 0.0)
-        """Where the queue began, and when that was."""
+        self._last_head = (0, 0.0)  # where the queue began, and when that was
         self._told_nothing: dict[str | None, str | None] = {}
         """Workers whose claim found nothing since the queue got something, with its last key."""
         self._listening_since += self._database.clock_offset_seconds

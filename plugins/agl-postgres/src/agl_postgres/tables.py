@@ -61,6 +61,10 @@ class PostgresTables(Rounds):
     def delete_rollouts(self, rollout_ids: Sequence[str], *, only_count: bool) -> dict[str, int]:
         # What PostgreSQL knows of the sizes of tables may be old: it would read all spans.
         self.rows("SET LOCAL enable_seqscan = off")
+        if not only_count:  # who queues with resources holds them, too
+            sql = "SELECT DISTINCT resources_id FROM rollout WHERE n = ANY(?)"
+            found = self.rows(sql, [list(map(number_of, rollout_ids))])
+            self._hold([lock_number("resources", resources_id) for resources_id in found])
         counts, num_queued = delete_rollouts(self, rollout_ids, only_count=only_count)
         if not only_count:
             self.touch()
