@@ -14,10 +14,10 @@ import pytest
 from tests import interpreter
 
 import agl
-from agl.errors import ConfigError
+from agl.errors import ConfigError, StoreAwayError
 from agl_runs import folders
 from agl_runs.records import RunGeneration, canary_run
-from agl_runs.store import begin_run, query_runs
+from agl_runs.store import begin_run, end_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.lockfile import LockFile
 
@@ -64,20 +64,38 @@ def test_run_is_refused_while_another_one_lives_whose_rollouts_its_runners_would
         fit(store, run="b")
     assert [run.run_id for run in runs_of(store)] == ["a"]
     process.communicate()
+    done = agl.RunStart(run_id="c", pid=1, host="elsewhere", algorithm="toy")
+    asyncio.run(begin_run(store, done))
+    asyncio.run(end_run(store, "c", 1, "finished"))
     left = [
         asyncio.run(store.enqueue_rollout(5, metadata={"run": run}))
-        for run in ("a", canary_run("a"), None)
+        for run in ("a", canary_run("a"), "c", None)
     ]
     fit(store, run="b")
     ids = [one.rollout_id for one in left]
     now = {
         one.rollout_id: one.status for one in asyncio.run(store.query_rollouts(rollout_id_in=ids))
     }
-    assert [now[one] for one in ids] == ["cancelled", "cancelled", "succeeded"]
+    assert [now[one] for one in ids] == ["cancelled", "cancelled", "cancelled", "succeeded"]
+
+
+@pytest.mark.parametrize("given", [{}, {"run": "a"}])
+def test_a_run_whose_end_the_store_missed_keeps_no_other_out_of_its_process(
+    store, monkeypatch, given
+):
+    async def away(*args, **options):
+        raise StoreAwayError("nobody answers")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("agl_runs.recording.end_run", away)
+        fit(store, **given)
+    assert [run.status for run in runs_of(store)] == ["running"]
+    fit(store, run="b")
+    assert sorted(run.status for run in runs_of(store)) == ["finished", "running"]
 
 
 def test_of_two_runs_that_begin_at_once_in_one_store_one_is_refused(store, monkeypatch):
-    begin, start = begin_run, agl.RunStart(run_id="a", pid=os.getpid(), algorithm="toy")
+    begin, start = begin_run, agl.RunStart(run_id="a", pid=os.getppid(), algorithm="toy")
 
     async def begin_second(store, other):
         await begin(store, start.model_copy(update={"host": platform.node()}))

@@ -90,6 +90,10 @@ class StoreUnavailableError(StoreError, ConnectionError):
     """The store cannot be reached, or its file cannot be opened."""
 
 
+class StoreAwayError(StoreUnavailableError):
+    """No server of the store answers. It may be back."""
+
+
 class StoreDiskError(StoreUnavailableError):
     """The disk of the store is full or fails. Nothing was stored, and it may be asked again."""
 

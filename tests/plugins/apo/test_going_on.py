@@ -91,7 +91,7 @@ async def test_what_a_dead_start_left_is_never_claimed_and_runs_again_in_its_pla
 
 async def test_evaluations_of_a_run_that_lives_are_not_taken_from_it(fit, worker, options) -> None:
     store = agl.InMemoryLightningStore()
-    alive = RunStart(run_id="alive", algorithm="apo", pid=os.getpid(), host=platform.node())
+    alive = RunStart(run_id="alive", algorithm="apo", pid=os.getppid(), host=platform.node())
     await begin_run(store, alive)
     metadata = {"run": "alive", **StoreJournal(store, "apo", "apo").metadata(PromptRuns.EVALUATION)}
     queued = await store.enqueue_rollout({}, metadata=metadata)

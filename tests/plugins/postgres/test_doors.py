@@ -19,6 +19,7 @@ from agl.errors import ConfigError, StoreUnavailableError
 from agl.utils.secrets import hide
 from agl_postgres.database import public_address
 from agl_postgres.store import PostgresLightningStore
+from agl_server.commands.store import _spec_of
 from agl_views.tables.stores import open_store
 
 
@@ -71,12 +72,35 @@ def test_each_schema_is_a_store_and_a_run_says_how_to_read_its_own(url, tmp_path
         assert rollout["reward"] == len(team)
 
 
-def test_a_database_without_a_store_gets_no_tables_by_being_read(url, server):
-    for command in ("rollouts", "runs"):
-        refused = python(*AGL, command, "--url", url)
+def test_a_database_without_a_store_gets_no_tables_by_being_read(url, server, tmp_path):
+    for words in (
+        *(("rollouts", "--url", url), ("runs", "--url", url)),
+        *(("store", "prune", url, "--keep", "1d", "--dry-run"), ("store", "copy", url, "a.db")),
+    ):
+        refused = python(*AGL, *words, cwd=tmp_path)
         assert refused.returncode == 2, refused.stdout
         assert "no store is there" in refused.stderr
     assert "(0 rows)" in server.psql("\\c agl\nSELECT * FROM pg_tables WHERE schemaname='public'")
+
+
+def test_a_database_of_another_version_is_not_asked_again(url, server, tmp_path):
+    server.psql("\\c agl\nCREATE TABLE agl_version AS SELECT 2 AS version")
+    (tmp_path / "agents.py").write_text("import agl\n@agl.rollout\ndef one(task): return 1.0\n")
+    (tmp_path / "agl.yaml").write_text(
+        f"agent: agents:one\nalgorithm: baseline\ntrain: a.jsonl\nstore: {url!r}\n"
+    )
+    (tmp_path / "a.jsonl").write_text("1\n")
+    refused = python(*AGL, "run", "agl.yaml", f"store={url}", cwd=tmp_path)
+    assert "made by another agl" in " ".join(refused.stderr.split()), refused.stderr
+    assert refused.returncode == 2
+
+
+def test_postgres_is_named_alike_by_all_commands_of_a_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = {"path": str(tmp_path / "agl-store.postgres"), "type": "postgres"}
+    assert _spec_of("agl store copy", "postgres", is_new=True) == spec
+    with pytest.raises(ConfigError, match="there is no store 'postgres'"):
+        _spec_of("agl store copy", "postgres", is_new=False)
 
 
 async def test_a_database_that_cannot_be_written_is_read(url, server):

@@ -16,7 +16,6 @@ from agl.types import Document, EnqueueRolloutRequest, RolloutConfig
 from agl_postgres.doorbell import Doorbell
 from agl_postgres.store import PostgresLightningStore
 
-
 END_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'"
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import platform
 import secrets
 from collections.abc import Generator
@@ -31,7 +32,9 @@ CONFIG: Final = "config.yaml"
 """In a run's folder: the configuration with all values in force, without secrets."""
 LOCK: Final = "trainer.lock"
 _CLOCKS_APART_SECONDS: Final = 300.0
-"""The store's clock and this machine's may differ by so much."""
+"""The clock of this machine may have been set by so much since."""
+UNDER_WAY: Final = set[str]()
+"""Keys of the starts that are under way in this process."""
 _check = TypeAdapter(RunId).validate_python
 
 
@@ -117,6 +120,8 @@ def is_alive(run: Run) -> bool:
     last = run.generations[-1]
     if last.host != platform.node() or last.pid is None:
         return True  # only that machine knows
+    if last.pid == os.getpid():  # whose last word the store may have missed
+        return last.key in UNDER_WAY
     # There is no lock where the run was not named; a trainer that is killed leaves it, free.
     if run.folder is not None:
         with contextlib.suppress(OSError):  # none, or a file system without locks
@@ -129,7 +134,7 @@ def _is_running(pid: int, start_time: float) -> bool:
 
     try:
         process = psutil.Process(pid)
-        # A later process may have the number; the store stamped the start by a clock of its own.
+        # A later process may have the number.
         is_later = process.create_time() > start_time + _CLOCKS_APART_SECONDS
         return not is_later and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -110,7 +110,7 @@ class RecordedStart(Recording):
         over = [self.run_id] if self.generation > 1 else []
         if self.record is not None:  # of other runs, too: the runners of this one would take them
             for run in await query_runs(store):
-                if run.run_id != self.run_id and run.status != "finished":
+                if run.run_id != self.run_id:
                     over += [run.run_id, records.canary_run(run.run_id)]
         await cancel_leftovers(store, *over)
 
@@ -207,7 +207,7 @@ class RunRecorder(Recorder):
         with folders.hold_folder(now.place) if is_named and is_made else nullcontext():
             about = describe_run(agent, algorithm, datasets, request.config)
             _ask(store, lambda: check_alone(store, now.run_id))
-            _begin(now, request, store, algorithm, about, unknown)
+            key = _begin(now, request, store, algorithm, about, unknown)
             error: BaseException | None = None
             try:
                 # Another one may have begun in this moment.
@@ -222,6 +222,7 @@ class RunRecorder(Recorder):
                 raise
             finally:
                 asyncio.run(now.end(store, error))
+                folders.UNDER_WAY.discard(key)
                 if not isinstance(error, ConfigError | PluginError):
                     summed = sum_up(store, now.run_id, now.place, now.record, hooks)
                     now.result = asyncio.run(summed)
@@ -335,7 +336,7 @@ def _begin(
     algorithm: "Algorithm",
     about: dict[str, Any],
     unknown: list[str],
-) -> None:
+) -> str:
     start = RunStart(
         run_id=now.run_id,
         folder=str(now.folder),
@@ -345,6 +346,7 @@ def _begin(
         key=secrets.token_hex(8),
         **about,
     )
+    folders.UNDER_WAY.add(start.key)
     now.what_shapes = what_shapes(start)
     if now.before is not None and now.before.algorithm == start.algorithm:
         safe, unsafe = differences(now.before, start, algorithm)
@@ -359,6 +361,7 @@ def _begin(
         raise ConfigError(str(error)) from error
     if now.record is not None:
         now.generation = now.record.generations[-1].number
+    return start.key
 
 
 def _name_differences(run_id: str, safe: list[str], unsafe: list[str], request: RunRequest) -> None:

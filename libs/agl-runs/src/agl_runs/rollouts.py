@@ -70,7 +70,7 @@ async def check_alone(store: LightningStore, run_id: str) -> None:
                 f"{last.host}): the runners of one would run the rollouts of the other, with the "
                 "wrong agent. Wait for its end, or give this run another store; in PostgreSQL "
                 "another schema is one: postgresql://...?options=-csearch_path%3DNAME. If that "
-                "process is gone with its machine, go on with that run, and stop it"
+                f"machine is gone, delete the run: agl runs delete {run.run_id} --force"
             )
 
 
@@ -81,12 +81,14 @@ async def cancel_leftovers(store: LightningStore, *run_ids: str) -> None:
     one left would be run against a model that is served no longer, and nobody waits for it.
     What an algorithm began itself, and no runner has, is left to it: it asks for that by its key.
     """
-    for run_id in run_ids:
-        for rollout in await store.query_rollouts(
-            status_in=["queuing", "requeuing", "preparing", "running"], run=run_id
-        ):
-            if (rollout.metadata or {}).get("run") == run_id:
-                await _cancel(store, rollout)
+    if not run_ids:
+        return
+    of_one: dict[str, Any] = {"run": run_ids[0]} if len(run_ids) == 1 else {}
+    for rollout in await store.query_rollouts(
+        status_in=["queuing", "requeuing", "preparing", "running"], **of_one
+    ):
+        if (rollout.metadata or {}).get("run") in run_ids:
+            await _cancel(store, rollout)
 
 
 async def _cancel(store: LightningStore, rollout: Rollout) -> None:

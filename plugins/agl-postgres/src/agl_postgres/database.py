@@ -16,6 +16,7 @@ from agl.errors import (
     AglError,
     ConfigError,
     InvalidRecordError,
+    StoreAwayError,
     StoreDiskError,
     StoreError,
     StoreUnavailableError,
@@ -76,7 +77,7 @@ class PostgresDatabase:
             self.close()
             if not isinstance(error, psycopg.Error):
                 raise
-            raise StoreUnavailableError(
+            raise StoreAwayError(
                 f"store {self.path!r}: {said(error)}. Check that the server runs, and the address"
             ) from error
 

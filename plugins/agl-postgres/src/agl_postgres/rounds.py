@@ -22,7 +22,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from agl.errors import StoreUnavailableError
+from agl.errors import StoreAwayError
 from agl.store.engine.tables import StoredAttempt
 from agl.store.memory_tables import AttemptRow, MemoryTables
 from agl.types import Rollout
@@ -125,7 +125,7 @@ class Rounds(RowBuffer, PostgresLookups):
         """Whether the last transaction was, whose connection was lost: asked on a new one.
 
         Raises:
-            StoreUnavailableError: Nobody answers.
+            StoreAwayError: Nobody answers.
         """
         end = time.monotonic() + ASK_SECONDS
         while time.monotonic() < end:
@@ -136,7 +136,7 @@ class Rounds(RowBuffer, PostgresLookups):
                 kept = ask(self._connection, SQL["kept"], [self._id, self._last])
                 return kept.fetchone() is not None
             time.sleep(0.1)
-        raise StoreUnavailableError(
+        raise StoreAwayError(
             f"PostgreSQL has not answered for {ASK_SECONDS:g} seconds: whether this call was "
             "stored is not known. Look before you repeat it"
         )

@@ -2,8 +2,7 @@
 -- Those that operations ask are run for many values at once; see batched in lookups.py.
 
 -- name: lock
-SELECT pg_advisory_xact_lock(n # 'agl_version'::regclass::oid::bigint)
-FROM unnest(?::bigint[]) AS n;
+SELECT pg_advisory_xact_lock(n # 'agl_version'::regclass::oid::bigint) FROM unnest(?::bigint[]) AS n;
 
 -- name: queue
 SELECT {rollout}, r.position FROM rollout r WHERE r.position >= ?

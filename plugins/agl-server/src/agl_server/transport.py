@@ -18,7 +18,13 @@ import pydantic_core
 from pydantic import BaseModel
 from yarl import URL
 
-from agl.errors import AglError, ConfigError, InvalidRecordError, StoreUnavailableError
+from agl.errors import (
+    AglError,
+    ConfigError,
+    InvalidRecordError,
+    StoreAwayError,
+    StoreUnavailableError,
+)
 from agl.store.answers import FENCE as STORE_FENCE
 from agl_http import wire
 from agl_http.addresses import UNIX_SCHEME, socket_path
@@ -184,7 +190,7 @@ class Transport:
         self._is_given_up = True
         outage = time.monotonic() - begin
         lost = "; whether the last request was carried out is not known" if maybe_done else ""
-        raise StoreUnavailableError(
+        raise StoreAwayError(
             f"store at {', '.join(self.addresses)}: no answer to {request.method} {request.path} "
             f"for {outage:.0f} s ({failure}){lost}. Is it running, and is the address right? "
             "Start one with: agl store"

@@ -26,7 +26,7 @@ def command(
     file: Path | None, overrides: tuple[str, ...], resume: str | None, side: bool, **given: bool
 ) -> None:
     """Train what FILE says, with files that lie over it and overrides as algorithm.beam_width=4."""
-    from agl.errors import RunError, StoreUnavailableError
+    from agl.errors import RunError, StoreAwayError
     from agl_runs.training import resume_run, run_here, train
 
     if side:  # agl run has started it for one side of a run, and tells it what
@@ -47,7 +47,5 @@ def command(
         if file is None:
             raise click.UsageError("Missing argument 'FILE': agl run agl.yaml, or agl run --resume")
         return train(file, overrides, dry=False, **given)
-    except StoreUnavailableError as error:
-        if "://" not in str(error):  # a file stays as it is: damaged, or of another version
-            raise
+    except StoreAwayError as error:
         raise RunError(str(error)) from error  # it may be back when a cluster starts this again

@@ -94,9 +94,7 @@ def command(
         host, port = os.path.abspath(uds), 0
     setup_logging(log_level.upper())
     spec: dict[str, Any] = {"type": backend}
-    if path == "postgres":
-        spec = {"type": path}
-    elif path is not None:
+    if path is not None:
         spec |= _spec_of("agl store", path, is_new=True)
     plan: ComponentPlan[LightningStore] = plan_component(
         spec,
@@ -174,7 +172,8 @@ def copy(source: str, target: str) -> None:
             )
     if len({os.path.realpath(place) for place in (source, target)}) == 1:
         raise click.UsageError(f"{source!r} and {target!r} are one store; name another to copy to")
-    first, plan = _plan_of("copy", source), _plan_of("copy", target, is_new=True)
+    first = _plan_of("copy", source, read_only=True)
+    plan = _plan_of("copy", target, is_new=True)
     counts = read_and_close(first.build(), copy_to)
     click.echo(", ".join(f"{count} {table}" for table, count in counts.items()))
 
@@ -215,21 +214,25 @@ def prune(place: str, keep: str, dry_run: bool, yes: bool) -> None:
             old, _ = await find_old(store, before)  # a run may have been resumed meanwhile
         return f"deleted: {_listed(await delete_rollouts(store, old))}"
 
-    click.echo(read_and_close(_plan_of("prune", place).build(), delete))
+    click.echo(read_and_close(_plan_of("prune", place, read_only=dry_run).build(), delete))
 
 
 def _listed(counts: "Mapping[str, int]") -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "nothing"
 
 
-def _plan_of(verb: str, place: str, *, is_new: bool = False) -> "ComponentPlan[LightningStore]":
+def _plan_of(
+    verb: str, place: str, *, is_new: bool = False, read_only: bool = False
+) -> "ComponentPlan[LightningStore]":
     from agl.plugins.parts import plan_part
 
     where, spec = f"agl store {verb}", cast(Any, place)
     if "://" not in place:
         spec = {"type": "sqlite", **_spec_of(where, place, is_new=is_new)}
-    # Nobody looks for overdue attempts meanwhile.
-    return plan_part("store", spec, where=where, scan_interval_seconds=1e6)
+    options: dict[str, Any] = {"scan_interval_seconds": 1e6}  # nobody looks for overdue attempts
+    if read_only and place.startswith("postgres"):  # else it would make the tables
+        options["read_only"] = True
+    return plan_part("store", spec, where=where, **options)
 
 
 def _spec_of(where: str, place: str, *, is_new: bool) -> dict[str, Any]:
@@ -240,7 +243,7 @@ def _spec_of(where: str, place: str, *, is_new: bool) -> dict[str, Any]:
 
     if "://" in place:
         return {"type": "postgres", "url": place}
-    path = Path(place).absolute()
+    path = Path("agl-store.postgres" if place == "postgres" else place).absolute()
     if not is_new and not path.exists():
         raise ConfigError(f"{where}: there is no store {place!r}")
     if path.is_dir() and any(path.iterdir()) and not (path / "data/PG_VERSION").exists():
