@@ -155,6 +155,17 @@ async def test_an_interrupted_beginning_is_begun_anew(folder):
     await store.close()
 
 
+async def test_files_of_another_version_are_refused_at_once_with_the_reason(folder):
+    store = PostgresLightningStore(path=folder)
+    await store.close()
+    (folder / "data" / "PG_VERSION").write_text("17\n")
+    with pytest.raises(StoreUnavailableError) as refused:
+        PostgresLightningStore(path=folder)
+    assert "database files are incompatible with server; " in str(refused.value)
+    assert "initialized by PostgreSQL version 17, which is not compatible" in str(refused.value)
+    assert (folder / "log").read_text().count("incompatible") == 1  # and not tried again
+
+
 def test_without_the_wheel_one_sentence_says_what_to_do(folder, monkeypatch):
     monkeypatch.setattr(embedded, "find_spec", lambda name: None)
     with pytest.raises(StoreUnavailableError) as refused:

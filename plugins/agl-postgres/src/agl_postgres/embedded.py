@@ -55,7 +55,7 @@ class EmbeddedServer:
             self._lock.release()
             if not isinstance(error, OSError | subprocess.SubprocessError):
                 raise
-            said = str(getattr(error, "stderr", None) or error).strip()[-300:]
+            said = "; ".join(str(getattr(error, "stderr", None) or error).splitlines()[-2:])
             raise StoreUnavailableError(
                 f"store {str(folder)!r}: its PostgreSQL does not start: {said}"
             ) from error
@@ -77,7 +77,7 @@ class EmbeddedServer:
             os.chown(sockets, self._user["user"], self._user["group"])
         script = files("agl_postgres").joinpath("serve.sh").read_text("utf-8")
         words = [self._programs / "postgres", self.folder / "data", sockets]
-        with (self.folder / "log").open("w") as log:
+        with (self.folder / "log").open("a") as log:
             self._process = subprocess.Popen[bytes](
                 ["/bin/sh", "-c", script, "serve", *words],
                 stdin=subprocess.PIPE,

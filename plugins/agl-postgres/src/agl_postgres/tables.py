@@ -157,7 +157,7 @@ class PostgresTables(Rounds):
         return max(made, key=lambda attempt: number_of(attempt.attempt_id), default=None)
 
     def overdue(self, now: float) -> list[tuple[Rollout, StoredAttempt]]:
-        # Once a transaction, at the time of its first round.
+        # `now` differs between rounds, and what is asked for must not.
         self._overdue = self._overdue or ("overdue_since", now, *self._looked_until, MOST_OVERDUE)
         rows = self._need(*self._overdue)
         self._looked_until = rows[-1][2:] if len(rows) == MOST_OVERDUE else FIRST
