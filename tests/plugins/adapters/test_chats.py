@@ -7,12 +7,10 @@ from .test_truncated import change
 
 USER = {"role": "user", "content": "hi"}
 YES = {"role": "assistant", "content": "yes"}
-
-
 SURE = {"role": "user", "content": "sure?"}
 
 
-def test_a_conversation_of_several_calls_is_one_row(trace) -> None:
+def test_a_conversation_of_several_calls_is_one_row_which_can_be_kept_for_some(trace) -> None:
     trace.gateway(messages=[USER])
     trace.gateway(messages=[USER, YES, SURE])
     trace.reward(0.5)
@@ -24,6 +22,9 @@ def test_a_conversation_of_several_calls_is_one_row(trace) -> None:
     assert row.reward == 0.5
     assert row.token_ids == row.logprobs == row.call_ranges == row.loss_mask == []
     assert result.ledger.summary()["trained"] == 2
+    second = row.only([1])
+    assert (second.answers, second.call_ids) == ([3], row.call_ids[1:])
+    assert second.messages == row.messages
 
 
 def test_what_clients_add_to_a_message_does_not_break_a_conversation(trace) -> None:
@@ -78,16 +79,6 @@ def test_tool_calls_and_tools_are_kept(trace) -> None:
     assert row.messages[1]["tool_calls"] == [call]
     assert row.answers == [1, 3]
     assert row.tools == tools
-
-
-def test_a_row_can_be_kept_for_some_of_its_calls_only(trace) -> None:
-    trace.gateway(messages=[USER])
-    trace.gateway(messages=[USER, YES, SURE])
-    trace.reward(1)
-    (row,) = TraceToChats().adapt(trace.spans).rows
-    assert row.only([1]).answers == [3]
-    assert row.only([1]).call_ids == row.call_ids[1:]
-    assert row.only([1]).messages == row.messages
 
 
 def test_a_call_that_servers_failed_is_infrastructures(trace) -> None:

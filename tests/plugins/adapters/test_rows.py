@@ -233,6 +233,8 @@ def test_wrong_options_and_a_wrong_rule_are_refused(trace) -> None:
         TraceToRows(agent_match="*")
     with pytest.raises(UnknownComponentError, match="unknown credit 'finale'"):
         TraceToRows(credit="finale")
+    with pytest.raises(ConfigError, match="truncated is 'drop'; expected train, mask or exclude"):
+        TraceToRows(truncated="drop")
 
 
 @pytest.mark.parametrize(

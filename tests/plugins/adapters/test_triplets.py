@@ -127,6 +127,7 @@ def test_spans_of_the_opentelemetry_sdk_are_read_too() -> None:
 def test_no_spans_and_wrong_options_are_refused() -> None:
     with pytest.raises(AdapterError, match="got none"):
         TracerTraceToTriplet().adapt([])
+    assert LlmProxyTraceToTriplet().adapt([]) == []
     with pytest.raises(ConfigError, match="no regular expression"):
         TracerTraceToTriplet(agent_match="(")
     with pytest.raises(ConfigError, match="expected first_occurrence or first_sibling"):
@@ -175,7 +176,3 @@ def test_the_two_spans_of_a_litellm_call_make_one_triplet(trace) -> None:
     (triplet,) = LlmProxyTraceToTriplet().adapt(trace.spans)
     assert (triplet.prompt["token_ids"], triplet.response["token_ids"]) == ([1, 2], [3])
     assert triplet.reward == 1.0
-
-
-def test_no_spans_give_no_proxy_triplets() -> None:
-    assert LlmProxyTraceToTriplet().adapt([]) == []
