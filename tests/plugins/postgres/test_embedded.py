@@ -211,6 +211,23 @@ def config(folder):
     return folder
 
 
+def succeeds(config, *words):
+    """An ``agl`` command in the folder of the run, which must succeed."""
+    done = python(*AGL, *words, cwd=config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def stopped(config, *given):
+    """Stop a run at its second task; the words of the command that goes on with it."""
+    with started(*AGL, "run", "agl.yaml", *given, cwd=config, stderr=subprocess.PIPE) as run:
+        (config / "stop").write_text(str(run.pid))
+        said = run.communicate(timeout=60)[1].decode()
+    (config / "stop").unlink()
+    (words,) = re.findall("to go on: agl (.*)", said)
+    return shlex.split(words)
+
+
 async def rollouts_in(folder):
     store = PostgresLightningStore(path=folder)
     rollouts = await store.query_rollouts()
@@ -219,24 +236,18 @@ async def rollouts_in(folder):
 
 
 async def test_a_run_has_it_in_its_folder(config):
-    run = python(*AGL, "run", "agl.yaml", cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
+    ran = succeeds(config, "run", "agl.yaml")
     (own,) = config.glob("agl-runs/*/store.postgres")
-    assert str(own) in run.stdout
+    assert str(own) in ran.stdout
     assert not servers_of(own)
     assert await rollouts_in(own) == ["succeeded"] * 3
 
 
 async def test_a_run_that_was_stopped_goes_on_as_it_says(config):
-    with started(*AGL, "run", "agl.yaml", cwd=config, stderr=subprocess.PIPE) as run:
-        (config / "stop").write_text(str(run.pid))
-        said = run.communicate(timeout=60)[1].decode()
-    (config / "stop").unlink()
+    words = stopped(config)
     (own,) = config.glob("agl-runs/*/store.postgres")
-    (words,) = re.findall("to go on: agl (.*)", said)
-    for line in (words.split(), ["run", "--resume", own.parent]):
-        run = python(*AGL, *line, cwd=config)
-        assert run.returncode == 0, run.stdout + run.stderr
+    for line in (words, ["run", "--resume", own.parent]):
+        succeeds(config, *line)
     assert [own] == [*config.glob("agl-runs/*/store.postgres")]
     assert (await rollouts_in(own)).count("succeeded") == 3
 
@@ -250,34 +261,26 @@ def given(config, request):
 
 
 def test_what_a_run_prints_to_be_typed_next_works(config, given):
-    run = python(*AGL, "run", "agl.yaml", given, cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
+    ran = succeeds(config, "run", "agl.yaml", given)
     (name,) = [one.name for one in config.glob("agl-runs/*")]
-    printed = re.findall(r"^(?:next)?\s+agl (.*)$", run.stdout, re.MULTILINE)
+    printed = re.findall(r"^(?:next)?\s+agl (.*)$", ran.stdout, re.MULTILINE)
     assert [one.split()[0] for one in printed] == ["rollouts", "report"]
     for line in printed:
-        said = python(*AGL, *shlex.split(line), cwd=config)
-        assert said.returncode == 0, said.stdout + said.stderr
+        said = succeeds(config, *shlex.split(line))
         assert "succeeded" in said.stdout
     assert f"{name}, baseline, finished" in said.stdout
 
 
 def test_a_run_goes_on_as_it_says_with_what_its_command_gave(config, given):
-    with started(*AGL, "run", "agl.yaml", given, cwd=config, stderr=subprocess.PIPE) as run:
-        (config / "stop").write_text(str(run.pid))
-        said = run.communicate(timeout=60)[1].decode()
-    (config / "stop").unlink()
+    words = stopped(config, given)
     (name,) = [one.name for one in config.glob("agl-runs/*")]
-    (words,) = re.findall("to go on: agl (.*)", said)
-    run = python(*AGL, *shlex.split(words), cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert f"run: {name}" in run.stderr
-    assert "baseline, finished after" in run.stdout
+    ran = succeeds(config, *words)
+    assert f"run: {name}" in ran.stderr
+    assert "baseline, finished after" in ran.stdout
 
 
 async def test_commands_that_read_runs_start_its_postgresql(config):
-    run = python(*AGL, "run", "agl.yaml", cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
+    succeeds(config, "run", "agl.yaml")
     (own,) = config.glob("agl-runs/*/store.postgres")
     name, place = own.parent.name, own.parent.relative_to(config)
     for words in (
@@ -300,16 +303,12 @@ async def test_commands_that_read_runs_start_its_postgresql(config):
         assert f"in use by process {os.getpid()}" in refused.stderr
         assert "Stop that one" in refused.stderr
     await store.close()
-    deleted = python(*AGL, "runs", "delete", name, "--yes", cwd=config)
-    assert deleted.returncode == 0, deleted.stderr
+    succeeds(config, "runs", "delete", name, "--yes")
 
 
 async def test_a_run_in_a_database_is_found_again(config, url):
     (config / "agl.yaml").write_text(CONFIG.replace("store: postgres", f"store: {url}"))
-    run = python(*AGL, "run", "agl.yaml", cwd=config)
-    assert run.returncode == 0, run.stdout + run.stderr
+    succeeds(config, "run", "agl.yaml")
     (name,) = [one.name for one in config.glob("agl-runs/*")]
     for words in (["agl.yaml", "--resume"], ["--resume"], ["--resume", name[-4:]]):
-        run = python(*AGL, "run", *words, cwd=config)
-        assert run.returncode == 0, run.stdout + run.stderr
-        assert f"run: {name}" in run.stderr
+        assert f"run: {name}" in succeeds(config, "run", *words).stderr
