@@ -260,7 +260,9 @@ def test_files_over_the_file_are_found_where_the_run_starts(agl, file):
         assert f"agl run {place}agl.yaml {place}big.yaml algorithm.steps=3" in text
 
 
-def test_file_that_it_has_written_is_written_anew(agl, file):
+def test_file_of_ours_is_known_by_its_first_lines_alone_and_written_anew(agl, file):
+    Path("mine.txt").write_text("1\n2\nbeside what was written by agl launch\n")
+    refuses(agl, "has not written it", "launch", "--k8s", "agl.yaml", "-o", "mine.txt")
     for machines in ("1", "2"):
         succeeds(agl, "launch", "--slurm", "agl.yaml", "--machines", machines, "-o", "run.sh")
     assert "--nodes=2\n" in Path("run.sh").read_text()
@@ -297,13 +299,6 @@ def test_two_long_names_stay_two(agl, file):
     names = {one[0]["metadata"]["name"] for one in jobs}
     assert len(names) == 2
     assert max(map(len, names)) <= 63
-
-
-def test_file_of_ours_is_known_by_its_first_lines_alone(agl, file):
-    Path("mine.txt").write_text("1\n2\nbeside what was written by agl launch\n")
-    refuses(agl, "has not written it", "launch", "--k8s", "agl.yaml", "-o", "mine.txt")
-    for _ in range(2):
-        succeeds(agl, "launch", "--slurm", "agl.yaml", "-o", "ours.sh")
 
 
 class Shells:

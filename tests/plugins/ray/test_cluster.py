@@ -103,23 +103,21 @@ async def test_queue_that_may_not_be_read_ends_the_run(monkeypatch, memory_store
     assert because == f"{error.__name__}: no token"
 
 
-async def test_actor_that_dies_before_it_has_claimed_is_given_up(monkeypatch, memory_store):
-    ray = FakeRay([RunnerStarted(0, number, f"host-{number}-0")] for number in range(1, 100))
+@pytest.mark.parametrize(
+    ("claimed", "given_up", "actors"),
+    [(0, [False, False, True], MAX_VAIN_STARTS), (5, [False] * 5, 6)],
+)
+async def test_actor_that_dies_is_given_up_unless_it_has_claimed(
+    monkeypatch, memory_store, claimed, given_up, actors
+):
+    started = [RunnerStarted(0, number, f"host-{number}-0") for number in range(1, 6)]
+    ray = FakeRay([one] for one in started)
+    for one in started[:claimed]:
+        await memory_store.dequeue_many_rollouts(worker_id=one.name)  # in vain
     async with served(memory_store) as server:
         _, said = await kept(monkeypatch, server, ray)
-    died = [one.given_up for one in said if isinstance(one, RunnerDied)]
-    assert died == [False, False, True]
-    assert ray.actors == MAX_VAIN_STARTS
-
-
-async def test_actor_that_has_claimed_is_replaced(monkeypatch, memory_store):
-    ray = FakeRay([RunnerStarted(0, number, f"host-{number}-0")] for number in range(1, 6))
-    for number in range(1, 6):
-        await memory_store.dequeue_many_rollouts(worker_id=f"host-{number}-0")  # in vain
-    async with served(memory_store) as server:
-        _, said = await kept(monkeypatch, server, ray)
-    died = [one.given_up for one in said if isinstance(one, RunnerDied)]
-    assert died == [False] * 5
+    assert [one.given_up for one in said if isinstance(one, RunnerDied)] == given_up
+    assert ray.actors == actors
 
 
 @pytest.mark.parametrize("reported", [(), (RunnerStarted(1, 8, "host-8-1"),)])

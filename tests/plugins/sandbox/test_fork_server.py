@@ -31,11 +31,8 @@ def work(payload: Any, ask: Callable[[Any], Any]) -> Any:
 
 @pytest.fixture
 async def calls():
-    one = ForkServer(work)
-    try:
+    with contextlib.closing(ForkServer(work)) as one:
         yield one
-    finally:
-        one.close()
 
 
 async def is_well(calls: ForkServer) -> bool:
@@ -330,11 +327,8 @@ async def test_open_files_of_the_parent_are_not_there(tmp_path):
     path = tmp_path / "secret"
     with path.open("w+b", buffering=0) as file:
         file.write(b"from the parent")
-        calls = ForkServer(work)
-        try:
+        with contextlib.closing(ForkServer(work)) as calls:
             got = await calls.call({"do": "descriptors", "file": file.fileno()})
-        finally:
-            calls.close()
     assert got == ["", os.devnull]
     assert path.read_bytes() == b"from the parent"
 

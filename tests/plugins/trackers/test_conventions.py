@@ -57,10 +57,6 @@ def test_secrets_are_left_out():
     found = call_attributes(call(messages=asked, tools=[tool]), [])
     assert "With " in json.dumps(found)
     assert secret not in json.dumps(found)
-
-
-def test_secrets_in_lists_are_left_out():
-    secret = "a-key-of-ours-0123456789"
-    learn(secret)
-    assert clean({"keys": [secret], "pair": (f"Use {secret}", 1)})["pair"][1] == 1
-    assert secret not in str(clean({"keys": [secret], "pair": (f"Use {secret}", 1)}))
+    listed = clean({"keys": [secret], "pair": (f"Use {secret}", 1)})
+    assert listed["pair"][1] == 1
+    assert secret not in str(listed)

@@ -138,6 +138,7 @@ def test_a_training_begins_from_the_state_only_where_its_adapter_is_the_same(tmp
         ({"keep_fraction": 0}, "keep_fraction must be above 0"),
         ({"iterations": 0}, "iterations must be at least 1"),
         ({"iterations": 1.5}, "iterations must be a whole number"),
+        ({"epochs": 0}, "epochs"),
         ({"learning_rate": math.nan}, "learning_rate must be a finite number; got nan"),
         ({"learning_rate": -1}, "learning_rate must be at least 0; got -1"),
         ({"batch_size": "2"}, "batch_size must be a whole number; got '2'"),
@@ -243,8 +244,3 @@ async def test_a_server_that_dies_is_told_with_the_end_of_its_log(model, tmp_pat
     with pytest.raises(AlgorithmError, match=r"(?s)ended with exit code 2.*no-such-option"):
         async with serve(Version(0, str(model)), given, tmp_path / "logs" / "server.log"):
             pass
-
-
-def test_no_pass_over_the_examples_is_no_training(model, tmp_path):
-    with pytest.raises(ConfigError, match="epochs"):
-        sft(model, tmp_path, epochs=0)

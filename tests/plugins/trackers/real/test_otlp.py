@@ -59,16 +59,27 @@ def test_each_attempt_is_a_trace_of_its_own(sent, trace):
     assert attributes(reward)["openinference.span.kind"] == "EVALUATOR"
 
 
-def test_a_rollout_is_said_in_openinference(trace):
-    said = {
-        "openinference.span.kind": "AGENT",
-        "input.value": '{"question": "Is it?"}',  # without the answer key
-        "output.value": "yes",
-        "evaluations.0.evaluation.name": "primary",
-        "evaluations.0.evaluation.score": 0.75,
-    }
-    found = attributes(trace[0])
-    assert {name: found.get(name) for name in said} == said
+ROLLOUT = {
+    "openinference.span.kind": "AGENT",
+    "input.value": '{"question": "Is it?"}',  # without the answer key
+    "output.value": "yes",
+    "evaluations.0.evaluation.name": "primary",
+    "evaluations.0.evaluation.score": 0.75,
+}
+CALL = {
+    "openinference.span.kind": "LLM",
+    **dict.fromkeys(("llm.model_name", "gen_ai.request.model"), "tiny"),
+    **dict.fromkeys(("llm.token_count.prompt", "gen_ai.usage.input_tokens"), 7),
+    **dict.fromkeys(("llm.token_count.completion", "gen_ai.usage.output_tokens"), 2),
+    "llm.input_messages.0.message.content": "Say yes. Is it?",
+    "llm.output_messages.0.message.role": "assistant",
+}
+
+
+def test_rollout_is_said_in_openinference_and_its_call_in_both_conventions(trace):
+    for place, said in enumerate((ROLLOUT, CALL)):
+        found = attributes(trace[place])
+        assert {name: found.get(name) for name in said} == said
 
 
 def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace):
@@ -76,19 +87,6 @@ def test_a_rollout_has_its_step_and_its_reward_as_an_event(trace):
     [event] = trace[0].events
     assert event.name == "gen_ai.evaluation.result"
     assert attributes(event)["gen_ai.evaluation.score.value"] == 0.75
-
-
-def test_a_call_is_said_in_both_conventions(trace):
-    said = {
-        "openinference.span.kind": "LLM",
-        **dict.fromkeys(("llm.model_name", "gen_ai.request.model"), "tiny"),
-        **dict.fromkeys(("llm.token_count.prompt", "gen_ai.usage.input_tokens"), 7),
-        **dict.fromkeys(("llm.token_count.completion", "gen_ai.usage.output_tokens"), 2),
-        "llm.input_messages.0.message.content": "Say yes. Is it?",
-        "llm.output_messages.0.message.role": "assistant",
-    }
-    found = attributes(trace[1])
-    assert {name: found.get(name) for name in said} == said
 
 
 def test_messages_are_those_of_gen_ai(trace):
