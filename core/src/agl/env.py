@@ -39,6 +39,8 @@ class LightningEnvVar(StrEnum):
     """Comma-separated names of hook plugins that are left out."""
 
 
+TOKENS = (LightningEnvVar.AGL_SERVER_TOKEN.value, LightningEnvVar.AGL_GATEWAY_TOKEN.value)
+"""Variables that no agent gets, and no server of a model."""
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 4747
 """Of a store server, where nothing else is said."""

@@ -43,6 +43,14 @@ async def gone(numbers):
         await until(lambda: not any(map(alive, numbers)))
 
 
+async def test_a_server_of_a_model_gets_no_token_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setenv("AGL_SERVER_TOKEN", "secret-long-enough")
+    program = "import os; print('token', repr(os.environ.get('AGL_SERVER_TOKEN')))"
+    async with child([sys.executable, "-c", program], tmp_path / "log") as process:
+        await process.wait()
+    assert tail(tmp_path / "log").endswith("token ''")
+
+
 async def test_the_whole_family_ends_with_the_block(tmp_path):
     async with child([sys.executable, "-c", FAMILY, str(tmp_path)], tmp_path / "log"):
         family = await ids(tmp_path)

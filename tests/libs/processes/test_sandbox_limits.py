@@ -1,3 +1,4 @@
+import errno
 import os
 from types import SimpleNamespace
 
@@ -52,6 +53,19 @@ async def test_limits_hold_over_all_that_share_a_run(waits):
         await waits.work(runners[2])
     assert (spent.value.failure.boundary, waits.found) == ("resources", [8])
     await waits.work(runners[2], of("another run"))
+
+
+async def test_a_full_disk_costs_a_rollout_that_is_done_no_reward(waits, monkeypatch, caplog):
+    limits, said = SandboxLimits(price_per_hour=3600), []
+
+    def full(path, *given, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("agl_processes.sandbox_limits.emit_annotation", said.append)
+    async with limits.sandbox(RUN):
+        monkeypatch.setattr("pathlib.Path.write_text", full)
+    assert said[0]["sandbox.cost"] == 0.0
+    assert "is not counted" in caplog.text
 
 
 async def test_budget_that_is_spent_while_one_waits_makes_no_more(waits):

@@ -76,6 +76,12 @@ def test_a_wrong_entry_is_refused_by_name(entries, message):
         LLMProxy(open=True, model_list=[{**ENTRY, **one} for one in entries])
 
 
+def test_a_wrong_entry_shows_no_key():
+    with pytest.raises(ConfigError, match=r"got .'litellm_params'.") as refused:
+        LLMProxy(open=True, model_list=[{"litellm_params": {"api_key": "0123456789abcdef"}}])
+    assert "0123456789abcdef" not in str(refused.value)
+
+
 async def test_a_new_model_list_holds_for_the_next_request_and_not_for_one_in_flight(bench, held):
     bench.llm.reply = held
     with EchoLLM(lambda request: "from the other") as other:

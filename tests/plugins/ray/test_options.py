@@ -37,6 +37,7 @@ def agent(task: int) -> float:
         ({"resources": {"cpu": -1}}, "resources.cpu must be at least 0; got -1"),
         ({"resources": {"most": 1, "cpu": "4"}}, "resources.cpu must be a number; got '4'"),
         ({"resources": {"CPU": 1}}, "resources has no 'CPU'; write 'cpu'"),
+        ({"resources": {"gpus": 1}}, "resources has no 'gpus'; write 'gpu'"),
         ({"runtime_env": {"working_dir": "nowhere"}}, "working_dir: there is no 'nowhere' here"),
         ({"graceful_timeout": -1}, "graceful_timeout must be at least 0; got -1"),
         ({"server_host": "192.0.2.77"}, "192.0.2.77"),

@@ -166,6 +166,12 @@ async def test_a_container_that_dies_is_one_failed_attempt(run):
     assert (rollout.status, rollout.attempt.error.type) == ("failed", "KeyError")
 
 
+async def test_what_docker_itself_cannot_do_is_no_failure_of_the_agent(run, program):
+    edit(program, (EXEC, "os._exit(125)"))
+    rollout, _ = await run({"do": "nothing"})
+    assert (rollout.status, rollout.attempt.error.boundary) == ("failed", "resources")
+
+
 WALLED = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "--dev", "/dev"]
 WALLED += ["--tmpfs", "/tmp", "--tmpfs", tempfile.gettempdir()]
 

@@ -18,6 +18,8 @@ class Played:
 
     def __init__(self, fails=""):
         self._fails = fails
+        if "away" in DID:
+            raise RuntimeError("Docker is not available")
 
     def start(self, port=0, env_vars=None):
         DID.append(f"start {env_vars}")
@@ -52,12 +54,13 @@ made = Agent()
 
 
 def load(name="agent", **server):
+    DID.clear()
     server = {"type": f"{__name__}:Played", **server}
     return load_environment({"type": "openenv", "agent": f"{__name__}:{name}", "server": server})
 
 
-def run(environment, *tasks):
-    DID.clear()
+def run(environment, *tasks, did=()):
+    DID[:] = did
     trainer = agl.Trainer(algorithm="baseline", strategy="shm")
     trainer.fit(environment.agent, list(tasks))
     return asyncio.run(trainer.store.query_rollouts()).items
@@ -67,6 +70,12 @@ def test_what_a_provider_cannot_stop_costs_no_rollout(caplog):
     (rollout,) = run(load(fails="stop", env_vars={"A": "b"}), {"key": "a"})
     assert (rollout.status, DID[0]) == ("succeeded", "start {'A': 'b'}")
     assert "did not stop a server: docker stop" in caplog.text
+
+
+def test_a_provider_that_is_away_in_a_run_is_no_agents_failure():
+    (rollout,) = run(load(), {"key": "a"}, did=["away"])
+    assert rollout.attempt.error.boundary == "resources"
+    assert "Docker is not available" in rollout.attempt.error.message
 
 
 def test_error_of_an_agent_is_its_own_though_the_server_is_too_busy_to_answer():

@@ -60,9 +60,12 @@ class SandboxLimits:
         finally:
             seconds = time.monotonic() - began
             cost = seconds / 3600 * self.price_per_hour
-            with _account(rollout) as account:
-                account["spent"] += cost
             emit_annotation({"sandbox.seconds": seconds, "sandbox.cost": cost})
+            try:
+                with _account(rollout) as account:
+                    account["spent"] += cost
+            except OSError as error:  # it costs no rollout its reward
+                logger.warning("a sandbox that cost %g is not counted: %s", cost, error)
 
     def _seconds_until_turn(self, rollout: Rollout) -> float:
         """0 takes the turn, as of now: a loop that was blocked must not bunch what was planned."""

@@ -33,8 +33,7 @@ CONFIG: Final = "config.yaml"
 LOCK: Final = "trainer.lock"
 _CLOCKS_APART_SECONDS: Final = 300.0
 """The clock of this machine may have been set by so much since."""
-UNDER_WAY: Final = set[str]()
-"""Keys of the starts that are under way in this process."""
+UNDER_WAY: Final = set[str]()  # keys of the starts that are under way in this process
 _check = TypeAdapter(RunId).validate_python
 
 

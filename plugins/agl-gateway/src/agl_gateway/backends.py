@@ -253,7 +253,7 @@ def _backend(entry: Mapping[str, Any], where: str) -> Backend:
     if not name or not isinstance(params, Mapping):
         raise ConfigError(
             f"{where}: expected {{'model_name': NAME, 'litellm_params': {{'model': "
-            f"'hosted_vllm/NAME', 'api_base': 'http://HOST:PORT/v1'}}}}; got {dict(entry)!r}"
+            f"'hosted_vllm/NAME', 'api_base': 'http://HOST:PORT/v1'}}}}; got {sorted(entry)}"
         )
     where = f"{where} ({name!r})"
     model = str(params.get("model") or name)

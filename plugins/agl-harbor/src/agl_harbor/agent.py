@@ -70,7 +70,7 @@ class HarborAgent(LitAgent[dict[str, Any]]):
         agent = with_model(self._agent, model)
         name = f"{rollout.rollout_id}-{rollout.attempt.sequence_id}"
         config = {"task": task, "agent": agent, "environment": self._sandbox, "trial_name": name}
-        with tempfile.TemporaryDirectory(prefix="agl-harbor-") as folder:
+        with tempfile.TemporaryDirectory(prefix="harbor-", ignore_cleanup_errors=True) as folder:
             config["trials_dir"] = str(self._logs or folder)
             trial = await Trial.create(TrialConfig.model_validate(config))
             sandbox = trial.agent_environment

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import agl
-from agl.env import LightningEnvVar
+from agl.env import TOKENS
 from agl.errors import StoreDiskError, StoreError
 from agl.execution.base import AT_WORK, RunnerBundle
 from agl.store.forwarding import StandInStore
@@ -31,8 +31,6 @@ from agl_processes.tree import start_group
 IDLE_SECONDS = 10.0
 """Runners of an actor that all claim so long in vain leave."""
 LEFT = "left"
-TOKENS = (LightningEnvVar.AGL_SERVER_TOKEN.value, LightningEnvVar.AGL_GATEWAY_TOKEN.value)
-"""Variables that no agent gets."""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import agl
+from agl.env import TOKENS
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.utils.logs import setup_logging
 from agl.utils.text import capped
 from agl_processes.runner_process import FINISHED
 from agl_processes.supervisor import MAX_VAIN_STARTS, AllEnded, RunnerDied, RunnerStarted
-from agl_ray.actor import LEFT, TOKENS, RunnerActor, Work
+from agl_ray.actor import LEFT, RunnerActor, Work
 
 logger = logging.getLogger("agl.ray")
 

@@ -89,7 +89,7 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         check(name, least=0, graceful_timeout=graceful_timeout, **amounts)
         self.resources, self.runtime_env = {"cpu": 1, **(resources or {})}, dict(runtime_env or {})
         for one in self.resources:
-            if (ours := one.lower()) in ("cpu", "gpu", "memory") and one != ours:
+            if (ours := one.lower().rstrip("s")) in ("cpu", "gpu", "memory") and one != ours:
                 raise ConfigError(f"{name}: resources has no {one!r}; write {ours!r}")
         folder = str(self.runtime_env.get("working_dir", "."))
         if "://" not in folder and not Path(folder).exists():
@@ -112,10 +112,10 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
         self._pickled = _pickled(runner)
-        path = Path(getattr(store, "path", "")).absolute()
-        if "working_dir_files" in path.parts:
+        path = getattr(store, "path", "://")  # of one in memory there is none
+        if "://" not in path and "working_dir_files" in Path(path).absolute().parts:
             raise ConfigError(
-                f"strategy 'ray': Ray deletes {str(path.parent)!r} when this job ends. Give a "
+                f"strategy 'ray': Ray deletes {os.path.dirname(path)!r} when this job ends. Give a "
                 "folder that stays: run_dir=/..., or Trainer(run_dir=...)"
             )
         # Folders of runs stay here: agents on the nodes must not read their stores.

@@ -15,8 +15,10 @@ from typing import Any, BinaryIO
 
 from agl.agent.base import LitAgent
 from agl.errors import ConfigError
+from agl.runner.report import SandboxedAgentError
 from agl.runner.sandbox import Findings
 from agl.tracer.base import Tracer
+from agl.types import Failure
 from agl.utils.checks import check_numbers
 from agl_processes.tree import describe_exit
 from agl_sandbox import probe, shipping
@@ -196,6 +198,9 @@ class DockerSandbox(JsonSandbox):
                 await asyncio.wait_for(process.wait(), 5)
                 has_ended = True
             how = describe_exit(process.returncode or 0)
+            if process.returncode == 125:  # docker's own: nothing of the container has run
+                failure = Failure(boundary="resources", type="docker", message=how)
+                raise SandboxedAgentError(failure) from None
             raise CallFailedError(f"its container gave no answer: {how}") from None
         finally:
             if not has_ended:
@@ -211,9 +216,9 @@ class DockerSandbox(JsonSandbox):
 
     async def _command(self, *words: str) -> None:
         """Run a command on a container."""
-        nothing = subprocess.DEVNULL
+        null = subprocess.DEVNULL
         running = await asyncio.create_subprocess_exec(
-            self._docker, *words, stdout=nothing, stderr=nothing
+            self._docker, *words, stdout=null, stderr=null
         )
         await running.wait()
 

@@ -96,9 +96,9 @@ async def _server(make: Callable[[], tuple[Any, Any, Any, float]]) -> AsyncGener
     # A thread of its own: a stop waits for the start before it, and for no other server.
     pool = ThreadPoolExecutor(1, "agl-openenv")
     run = partial(asyncio.get_running_loop().run_in_executor, pool)
-    start, wait, stop, seconds = await run(make)
-    is_agents = False
+    is_agents, stop = False, bool  # nothing to stop yet
     try:
+        start, wait, stop, seconds = await run(make)
         url = await run(start)
         deadline = time.monotonic() + seconds
         while True:  # in short waits, which see that its process has ended, and let it be stopped

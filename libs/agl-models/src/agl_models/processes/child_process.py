@@ -8,6 +8,8 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
+from agl.env import TOKENS
+
 TAIL_LINES = 12
 """How many lines of a log an error shows."""
 GRACE_SECONDS = 10.0
@@ -23,9 +25,9 @@ async def child(
     What it writes comes to the end of ``log``; ``environment`` is added to this process's own.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    given = environment or {}
     with log.open("ab") as file:
-        file.write(f"--- {' '.join(command)}\n".encode())
-        file.flush()
+        os.write(file.fileno(), f"--- {' '.join(command)}\n".encode())
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "agl_models.processes.guard"),
             *(str(os.getpid()), str(GRACE_SECONDS)),
@@ -34,7 +36,7 @@ async def child(
             stdout=file,
             stderr=file,
             # Unbuffered: a log is read while the command runs, and after it was killed.
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            env={**os.environ, **dict.fromkeys(TOKENS, ""), "PYTHONUNBUFFERED": "1", **given},
             # Ctrl+C is for this process, which then ends its children in order.
             start_new_session=True,
         )

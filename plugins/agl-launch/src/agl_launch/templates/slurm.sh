@@ -16,7 +16,7 @@
 
 # If your shell has none: of this start only, and in no file.
 export AGL_SERVER_TOKEN=${AGL_SERVER_TOKEN:-$(python3 -c "import secrets; print(secrets.token_urlsafe())")}
-export AGL_SERVER_PORT=$((20000 + SLURM_JOB_ID %% 20000)) AGL_MANAGED_STORE=%{managed}
+export AGL_SERVER_PORT=$((10000 + SLURM_JOB_ID %% 20000)) AGL_MANAGED_STORE=%{managed}
 
 AGL_CURRENT_ROLE=algorithm AGL_SERVER_HOST=0.0.0.0 \
   %{run} %{run_dir} --resume &

@@ -230,8 +230,7 @@ def _plan_of(
     if "://" not in place:
         spec = {"type": "sqlite", **_spec_of(where, place, is_new=is_new)}
     options: dict[str, Any] = {"scan_interval_seconds": 1e6}  # nobody looks for overdue attempts
-    if read_only and place.startswith("postgres"):  # else it would make the tables
-        options["read_only"] = True
+    options |= {"read_only": True} if read_only and place.startswith("postgres") else {}
     return plan_part("store", spec, where=where, **options)
 
 
