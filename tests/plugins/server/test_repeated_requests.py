@@ -19,13 +19,6 @@ async def queue(http, task, expect=201, **headers):
     return await post(http, "queues/rollouts/enqueue", body, expect, **headers)
 
 
-async def test_a_repeated_post_is_carried_out_once(http):
-    first = await queue(http, 1, **KEY)
-    assert await queue(http, 1, **KEY) == first
-    assert (await get(http, "statistics"))["total_rollouts"] == 1
-    assert await queue(http, 1, **{"Idempotency-Key": "k-2"}) != first
-
-
 async def test_a_pipelined_request_has_no_writer_of_the_one_before(server, store):
     start = agl.RunStart(run_id="r", algorithm="a", pid=1, host="here")
     for _ in range(2):
@@ -61,11 +54,12 @@ async def test_posts_repeated_at_the_same_time_are_carried_out_once(http):
     assert len(first) == 1
 
 
-async def test_a_key_with_another_body_is_refused(http):
+async def test_a_repeated_post_is_carried_out_once_and_refused_with_another_body(http):
     first = await queue(http, 1, **KEY)
     assert "'k' was sent with another body" in (await queue(http, 2, 422, **KEY))["detail"]
     assert await queue(http, 1, **KEY) == first
     assert (await get(http, "statistics"))["total_rollouts"] == 1
+    assert await queue(http, 1, **{"Idempotency-Key": "k-2"}) != first
 
 
 async def test_a_key_with_another_body_is_refused_while_the_first_is_in_work(http, store):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +19,7 @@ from agl_service import (
 from agl_service.trajectories import read_trajectories
 from agl_service.users import revoke_user
 
-from .test_jobs import agl, queue as queue, wait_until
+from .test_jobs import agl, queue as queue, running, wait_until
 
 
 def trained(queue, client, *lines, steps=(1, 2)):
@@ -130,12 +129,8 @@ def test_a_machines_settings_replace_neither_token_nor_choice(queue, ann, monkey
 
 
 def run_jobs(queue, job):
-    stop = threading.Event()
-    thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
-    thread.start()
-    wait_until(lambda: queue.now(job).state not in ("queued", "running"))
-    stop.set()
-    thread.join()
+    with running(queue.jobs):
+        wait_until(lambda: queue.now(job).state not in ("queued", "running"))
     return queue.now(job)
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,10 @@ class Queue:
         self.thread = ServerThread(app_of(self.jobs, settings))
         self.thread.start()
 
+    def restart(self, **options) -> None:
+        self.thread.stop()
+        self.start(**options)
+
     def client(self, name: str) -> Client:
         return Client(with_token(self.thread.url, token_of(self.folder, name)), max_retries=0)
 
@@ -70,6 +75,20 @@ class Queue:
     def begin(self, client: Client) -> str:
         """A job of a client that leaves at once."""
         return client._begin("train", client.upload_data(str(self.lines)), epochs=1)
+
+
+@contextmanager
+def running(*servers: Jobs):
+    """The jobs of these servers are run."""
+    stop = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        turns = [pool.submit(jobs.run_all, stop) for jobs in servers]
+        try:
+            yield
+        finally:
+            stop.set()
+        for turn in turns:
+            turn.result()
 
 
 @pytest.fixture
@@ -84,8 +103,7 @@ def test_a_damaged_record_stops_no_server_and_its_job_says_so(queue, caplog):
     damaged, whole = queue.begin(ann), queue.begin(ann)
     record = queue.folder / "ann/jobs" / damaged / "job.json"
     record.write_text('{"id": "x", "stat')
-    queue.thread.stop()
-    queue.start()
+    queue.restart()
     states = {job["id"]: job["state"] for job in queue.client("ann").jobs()}
     assert f"job {damaged} of ann: {record} is damaged" in caplog.text
     assert states == {damaged: "damaged", whole: "queued"}
@@ -169,8 +187,7 @@ def test_what_the_server_has_in_short_form_is_kept(queue, monkeypatch):
     short = {"evaluation": 5, "failures": "keep", "rollouts": None, "credit": None}
     for option, value in short.items():
         monkeypatch.setitem(ALGORITHM, option, value)
-    queue.thread.stop()
-    queue.start()
+    queue.restart()
     ann = queue.client("ann")
     data = ann.upload_data(str(queue.lines), str(queue.lines))
     asked = {"max_retries": 1, "timeout": 9.0, "air": True, "eval_interval": 7}
@@ -542,8 +559,7 @@ def test_what_is_set_elsewhere_is_refused_and_what_is_empty_is_not_set(tmp_path,
 
 
 def test_an_update_has_no_more_rollouts_than_the_server_allows(queue):
-    queue.thread.stop()
-    queue.start(batch_size=20)
+    queue.restart(batch_size=20)
     queue.lines.write_text('{"question": "?"}\n' * 12)
     job = queue.jobs.get("ann", queue.begin(queue.client("ann")))
     assert job.steps == 6  # 20 rollouts are 2 tasks of 8
@@ -551,8 +567,7 @@ def test_an_update_has_no_more_rollouts_than_the_server_allows(queue):
 
 @pytest.mark.parametrize("quota", [{"rollouts": 30}, {"tokens": 1000}, {"seconds": 5.0}])
 def test_a_quota_that_is_reached_stops_and_refuses_jobs_and_says_so(queue, quota):
-    queue.thread.stop()
-    queue.start(quotas=Quotas(**quota))
+    queue.restart(quotas=Quotas(**quota))
     ann, bob = queue.client("ann"), queue.client("bob")
     (name, limit), used = *quota.items(), 16
     for number in range(2):
@@ -569,14 +584,10 @@ def test_a_quota_that_is_reached_stops_and_refuses_jobs_and_says_so(queue, quota
 
 
 def test_jobs_run_side_by_side_by_turns_of_users_and_stop_at_a_quota(queue):
-    queue.thread.stop()
-    queue.start(jobs_at_once=2, quotas=Quotas(rollouts=10))
+    queue.restart(jobs_at_once=2, quotas=Quotas(rollouts=10))
     ann, bob = queue.client("ann"), queue.client("bob")
     first, second, other = queue.begin(ann), queue.begin(ann), queue.begin(bob)
-    stop = threading.Event()
-    thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
-    thread.start()
-    try:
+    with running(queue.jobs):
         states = {("ann", first): "running", ("ann", second): "queued", ("bob", other): "running"}
         jobs = {key: queue.jobs.get(*key) for key in states}
         wait_until(lambda: {key: queue.now(job).state for key, job in jobs.items()} == states)
@@ -588,9 +599,6 @@ def test_jobs_run_side_by_side_by_turns_of_users_and_stop_at_a_quota(queue):
         with pytest.raises(TrainingError, match="reached the quota of rollouts: 10 of 10"):
             ann.attach(first)
         assert queue.now(jobs["bob", other]).state == "running"
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_job_that_another_turn_has_just_claimed_counts_for_its_user(queue, monkeypatch):
@@ -606,16 +614,10 @@ def test_job_that_another_turn_has_just_claimed_counts_for_its_user(queue, monke
         return take(file)
 
     monkeypatch.setattr(jobs_module, "LockFile", take_once)
-    stop = threading.Event()
-    thread = threading.Thread(target=queue.jobs.run_all, args=(stop,))
-    thread.start()
-    try:
+    with running(queue.jobs):
         wait_until(lambda: len(begun) > 1)
-        assert begun[:2] == [first, other]
-    finally:
-        stop.set()
-        thread.join()
-        elsewhere[0].release()
+    elsewhere[0].release()
+    assert begun[:2] == [first, other]
     assert queue.now(queue.jobs.get("ann", second)).state == "queued"
 
 

@@ -153,8 +153,7 @@ def runtime_options(text: str) -> dict[str, object]:
 
 
 def test_a_credit_rule_that_leaves_tools_out_is_refused(queue):
-    queue.thread.stop()
-    queue.start(credit="final")
+    queue.restart(credit="final")
     runtime.air.on_tool_success(lambda tool_name, output: 0.3)
     ann = queue.client("ann")
     ann.upload_data(str(queue.lines))

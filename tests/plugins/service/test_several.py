@@ -6,8 +6,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -23,7 +21,7 @@ from agl_service.jobs import Job, Jobs
 from agl_service.users import token_of
 
 from .conftest import Server, until
-from .test_jobs import wait_until
+from .test_jobs import running, wait_until
 
 pytest.importorskip("agl_postgres")
 NOWHERE = "postgresql://127.0.0.1:1/agl"
@@ -58,19 +56,6 @@ def children(monkeypatch) -> list[Child]:
     for name, seconds in {"POLL": 0.01, "IDLE": 0.01, "END": 0.05}.items():
         monkeypatch.setattr(f"agl_service.jobs.{name}_SECONDS", seconds)
     return begun
-
-
-@contextmanager
-def running(*servers: Jobs) -> Generator[None]:
-    stop = Event()
-    with ThreadPoolExecutor() as pool:
-        turns = [pool.submit(jobs.run_all, stop) for jobs in servers]
-        try:
-            yield
-        finally:
-            stop.set()
-        for turn in turns:
-            turn.result()
 
 
 def add(jobs: Jobs, name: object, user: str = "ann") -> Job:
