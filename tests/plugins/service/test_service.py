@@ -5,8 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import requests
@@ -20,6 +18,7 @@ from agl_service import (
 )
 
 from .conftest import KEY, until
+from .test_typescript import TRAINED, faulty
 
 
 @pytest.mark.nightly
@@ -120,27 +119,13 @@ def test_what_is_wrong_is_said(server, tmp_path):
     assert (answer.status_code, answer.json()["error_type"]) == (413, "BodyTooLarge")
 
 
-class BreaksOff(BaseHTTPRequestHandler):
-    """A server that dies in the middle of a checkpoint."""
-
-    def do_GET(self) -> None:
-        job = {"id": "j", "best": "", "checkpoints": {"step-000001": ["model.safetensors"]}}
-        body = json.dumps([job]).encode() if self.path == "/jobs" else b"half"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body) * (1 if self.path == "/jobs" else 2)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
 def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_model(tmp_path):
-    there = HTTPServer(("127.0.0.1", 0), BreaksOff)
-    threading.Thread(target=there.serve_forever).start()
-    try:
-        client = Client(f"http://127.0.0.1:{there.server_port}")
+    def reply(request, body):
+        return 200, json.dumps([TRAINED]).encode() if request.path == "/jobs" else b"half"
+
+    with faulty(reply, lambda path: 0 if path == "/jobs" else len(b"half") * 2) as address:
+        client = Client(address)
         for call in (client.data, lambda: client.download_model(str(tmp_path))):
             with pytest.raises(ServerConnectionError, match="no whole one"):
                 call()
-    finally:
-        there.shutdown()
-        there.server_close()
     assert not (tmp_path / "model.safetensors").exists()
