@@ -3,6 +3,7 @@
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.stores import served
 
 import agl
 from agl.errors import UnknownRecordError
@@ -10,18 +11,13 @@ from agl.store.memory import InMemoryLightningStore
 from agl.types import RolloutConfig
 from agl_metrics import PrometheusMetricsBackend
 from agl_metrics.watching import SECONDS, WatchedStore
-from agl_server.client import LightningStoreClient
-from agl_server.server import LightningStoreServer
 
 from .conftest import scrape, until
 
 
 async def test_a_served_store_counts_operations_requests_and_rollouts() -> None:
     tracker = PrometheusMetricsBackend(CollectorRegistry())
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, tracker=tracker)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
-    try:
+    async with served(tracker=tracker) as (server, client):
         rollout = await client.start_rollout(input={"task": 1}, mode="train")
         attempt = rollout.attempt
         for _ in range(2):  # an end may be reported twice, and is one
@@ -39,9 +35,6 @@ async def test_a_served_store_counts_operations_requests_and_rollouts() -> None:
             lambda: scrape(url, token), lambda s: s.value("agl_http_total", status="404")
         )
         native = await scrape(f"{server.address}/metrics", token)
-    finally:
-        await client.close()
-        await server.close()
     start = {"method": "start_rollout", "store_pubmeth": "start_rollout", "status": "OK"}
     assert samples.value("agl_store_total", **start) == 1
     assert samples.value("agl_store_latency_count", **start) == 1
@@ -79,9 +72,7 @@ async def test_a_rollout_that_ran_when_the_server_began_is_counted(remembered) -
 
 
 async def test_a_backend_of_one_s_own_is_told_of_each_request(remembered) -> None:
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, open=True, tracker=remembered)
-    await server.start()
-    try:
+    async with served(open=True, tracker=remembered) as (server, _):
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{server.address}/health") as response:
                 assert response.status == 200
@@ -92,8 +83,6 @@ async def test_a_backend_of_one_s_own_is_told_of_each_request(remembered) -> Non
             return remembered.count("agl.http.total")
 
         await until(look, lambda count: count == 2)
-    finally:
-        await server.close()
     health = {"path": "/health", "method": "GET", "status": "200"}
     assert remembered.count("agl.http.total", **health) == 1
     durations = [value for name, value, labels in remembered.observed if labels == health]

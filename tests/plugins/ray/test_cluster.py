@@ -2,12 +2,12 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import multiprocessing
 import sys
 import types
 
 import pytest
+from tests.stores import served
 
 import agl
 from agl_processes.reports import Reports
@@ -63,14 +63,6 @@ class FakeRay(types.SimpleNamespace):
         return []
 
 
-@contextlib.asynccontextmanager
-async def served(store, token="s3cret-long-enough"):
-    server = agl.LightningStoreServer(store, port=0, token=token)
-    await server.start()
-    yield server
-    await server.stop()
-
-
 async def kept(monkeypatch, server, ray, **options):
     """Keep actors to their end; why they ended, and all that was said of runners."""
     monkeypatch.setitem(sys.modules, "ray", ray)
@@ -98,7 +90,7 @@ async def test_queue_that_may_not_be_read_ends_the_run(monkeypatch, memory_store
 
     monkeypatch.setattr(agl.LightningStoreClient, "query_rollouts", refuse)
     ray = FakeRay([[RunnerStarted(0, 7, "host-7-0")]], dies=False)
-    async with served(memory_store) as server:
+    async with served(memory_store) as (server, _):
         because, _ = await kept(monkeypatch, server, ray, runners=2, min_runners=1)
     assert because == f"{error.__name__}: no token"
 
@@ -114,7 +106,7 @@ async def test_actor_that_dies_is_given_up_unless_it_has_claimed(
     ray = FakeRay([one] for one in started)
     for one in started[:claimed]:
         await memory_store.dequeue_many_rollouts(worker_id=one.name)  # in vain
-    async with served(memory_store) as server:
+    async with served(memory_store) as (server, _):
         _, said = await kept(monkeypatch, server, ray)
     assert [one.given_up for one in said if isinstance(one, RunnerDied)] == given_up
     assert ray.actors == actors
@@ -133,7 +125,7 @@ async def test_what_runs_when_its_start_was_not_reported_is_lost(
     }
     options = {"runners": 2, "resources": {"cpu": 0.1}}
     reports = Reports()
-    async with served(memory_store) as server:
+    async with served(memory_store) as (server, _):
         _, said = await kept(monkeypatch, server, ray, **options)
         reports.open()
         for one in said:
@@ -146,7 +138,7 @@ async def test_what_runs_when_its_start_was_not_reported_is_lost(
 
 
 async def test_actor_that_never_began_is_no_worker_of_the_store(monkeypatch, memory_store, caplog):
-    async with served(memory_store) as server:
+    async with served(memory_store) as (server, _):
         _, said = await kept(monkeypatch, server, FakeRay([()] * 3))
         reports, asked = Reports(), []
         monkeypatch.setattr(

@@ -2,15 +2,14 @@
 
 import aiohttp
 import pytest
+from tests.stores import served
 
 from agl_server.client import LightningStoreClient
-
-from .store_calls import serving
 
 
 @pytest.fixture
 async def server(store):
-    async with serving(store, open=True, max_body_bytes=100_000) as server:
+    async with served(store, open=True, max_body_bytes=100_000) as (server, _):
         yield server
 
 

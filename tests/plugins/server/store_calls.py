@@ -7,20 +7,7 @@ import sys
 
 import aiohttp
 
-from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
-from agl_server.server import LightningStoreServer
-
-
-@contextlib.asynccontextmanager
-async def serving(store=None, **options: object):
-    """A server over a store, which is in memory if none is given."""
-    server = LightningStoreServer(store or InMemoryLightningStore(), port=0, **options)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
 
 
 async def ask(http, method, path, *, expect, **request):

@@ -5,18 +5,19 @@ import time
 
 import aiohttp
 import pytest
+from tests.stores import served
 
 from agl.errors import ConfigError
 from agl_http.server import bind
 from agl_http.tokens import Tokens
 from agl_server.server import LightningStoreServer
 
-from .store_calls import ask, get, post, serving
+from .store_calls import ask, get, post
 
 
 async def test_with_a_token_only_health_is_open(store):
     async with (
-        serving(store, token="s3cret-long-enough") as server,
+        served(store, token="s3cret-long-enough") as (server, _),
         aiohttp.ClientSession(server.address) as http,
     ):
         await get(http, "/v1/agl/health")
@@ -45,7 +46,7 @@ async def test_the_description_is_made_once_for_all_who_ask_at_once(store, monke
         return {"paths": 0}
 
     monkeypatch.setattr("agl_server.description.openapi_of", described)
-    async with serving(store) as server, aiohttp.ClientSession(server.endpoint) as http:
+    async with served(store) as (server, _), aiohttp.ClientSession(server.endpoint) as http:
         pages = await asyncio.gather(*(get(http, "/openapi.json") for _ in range(3)))
     assert pages == [{"paths": 0}] * 3
     assert most == [1]
@@ -65,7 +66,7 @@ async def test_other_hosts_need_a_token(store, monkeypatch):
 async def test_only_given_origins_may_call_from_a_page(store):
     board = "https://board.example"
     async with (
-        serving(store, cors_allow_origins=board, token="t" * 16) as server,
+        served(store, cors_allow_origins=board, token="t" * 16) as (server, _),
         aiohttp.ClientSession(server.endpoint) as http,
     ):
         preflight = {

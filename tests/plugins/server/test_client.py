@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.run_agents import running
+from tests.stores import served
 
 from agl.errors import (
     ConfigError,
@@ -27,7 +28,7 @@ from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
 
-from .store_calls import serving, store_process
+from .store_calls import store_process
 from .test_server import forked, needs_fork
 
 
@@ -150,7 +151,7 @@ async def test_errors_come_back_as_themselves(client):
 
 async def test_a_token_comes_from_the_argument_or_the_environment(monkeypatch):
     monkeypatch.delenv("AGL_SERVER_TOKEN", raising=False)
-    async with serving(token="s3cret-long-enough") as server:
+    async with served(token="s3cret-long-enough") as (server, _):
         without = LightningStoreClient(server.address)
         clients = [LightningStoreClient(server.address, token="s3cret-long-enough")]
         clients.append(LightningStoreClient(server.endpoint))

@@ -5,19 +5,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.stores import served
 
 import agl
 from agl.runner.heartbeat import Heartbeat, Running
 from agl_http.tokens import issue_token
-
-from .store_calls import serving
 
 MANY = 1000
 
 
 @pytest.fixture
 async def runner():
-    async with serving() as server:
+    async with served() as (server, _):
         await server.enqueue_many_rollouts([agl.EnqueueRolloutRequest(input="x")] * MANY)
         token = await issue_token(server.target, "runner")
         client = agl.LightningStoreClient(server.endpoint, token=token, retry_delays=())

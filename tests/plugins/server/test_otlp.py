@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import Status, StatusCode
 from tests.otlp_requests import request_of
+from tests.stores import served
 
 from agl.errors import DamagedRecordError
 from agl.store.packed_span import unpacked
@@ -25,15 +26,13 @@ from agl.types import AttemptedRollout, Event, Link, OtelResource, Span, SpanCon
 from agl_http import otlp
 from agl_server.server import LightningStoreServer
 
-from .store_calls import serving
-
 HEADERS = {"Content-Type": "application/x-protobuf"}
 OWNER = {"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a"}
 
 
 @pytest.fixture
 async def server():
-    async with serving(open=True, max_body_bytes=1_000_000) as server:
+    async with served(open=True, max_body_bytes=1_000_000) as (server, _):
         yield server
 
 
@@ -99,7 +98,7 @@ async def test_a_plain_exporter_writes_spans(server, attempt):
 
 
 async def test_the_exporter_needs_the_token():
-    async with serving(token="s3cret-long-enough") as server:
+    async with served(token="s3cret-long-enough") as (server, _):
         attempt = await server.start_rollout("task")
         span = TracerProvider(resource=Resource(ids(attempt))).get_tracer("tests").start_span("one")
         span.end()

@@ -9,10 +9,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
+from tests.stores import served
 
 import agl
-
-from .store_calls import serving
 
 ENQUEUE, BODY = "/v1/agl/queues/rollouts/enqueue", b'{"rollouts": [{"input": "a task"}]}'
 
@@ -28,7 +27,7 @@ async def in_pieces(request: Request) -> StreamingResponse:
 @pytest.fixture
 async def server():
     routes = [Route("/split", split_header), Route("/pieces", in_pieces)]
-    async with serving(open=True, max_body_bytes=1000, extra_routes=routes) as server:
+    async with served(open=True, max_body_bytes=1000, extra_routes=routes) as (server, _):
         yield server
 
 

@@ -2,10 +2,11 @@
 
 import aiohttp
 import pytest
+from tests.stores import served
 
 import agl
 
-from .store_calls import ask, claim, enqueue, get, post, serving, span_of
+from .store_calls import ask, claim, enqueue, get, post, span_of
 
 
 async def test_a_rollout_goes_through_its_life(http):
@@ -54,7 +55,7 @@ async def test_address_says_in_a_browser_what_it_is(http, server, page, status):
 
 async def test_client_without_a_token_is_told_of_once_on_both_sides(memory_store, caplog):
     way = "can take the URL http://agl:TOKEN@HOST:PORT"
-    async with serving(memory_store) as server, aiohttp.ClientSession(server.address) as http:
+    async with served(memory_store) as (server, _), aiohttp.ClientSession(server.address) as http:
         for agent in ("old/0.3", "old/0.3", "other"):
             headers = {"User-Agent": agent}
             async with http.get("/v1/agl/rollouts", headers=headers) as answer:

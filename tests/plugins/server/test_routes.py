@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
+from tests.stores import served
 
 from agl.errors import InvalidRecordError
 from agl.store.base import AttemptEnd
@@ -19,8 +20,6 @@ from agl_http import wire
 from agl_http.layers import IDEMPOTENCY_KEY, RememberedPosts
 from agl_server import packed_json
 from agl_sqlite import SqliteLightningStore
-
-from .store_calls import serving
 
 JSON = {"Content-Type": "application/json"}
 
@@ -137,7 +136,7 @@ async def test_a_store_that_reads_spans_in_its_own_way_is_asked_for_them():
     await store.add_many_spans(spans)
     path = f"/v1/agl/spans?rollout_id={rollout.rollout_id}"
     async with (
-        serving(store, open=True) as server,
+        served(store, open=True) as (server, _),
         aiohttp.ClientSession(server.endpoint) as http,
         http.get(path) as response,
     ):

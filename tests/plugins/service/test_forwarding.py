@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 import requests
 from tests.interpreter import python
+from tests.stores import served
 
 import agl
 from agl.types import ProxyLLM
@@ -75,10 +76,8 @@ def model():
 
 @pytest.fixture
 async def store():
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token=TOKEN)
-    await server.start()
-    yield server
-    await server.stop()
+    async with served(token=TOKEN) as (server, _):
+        yield server
 
 
 @pytest.fixture(params=["its server", "another server"])

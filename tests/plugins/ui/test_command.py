@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.stores import served
+
 import agl
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
@@ -39,11 +41,7 @@ def test_a_folder_of_runs_is_shown_and_one_without_is_refused(tmp_path):
 
 
 async def test_a_server_that_refuses_the_token():
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token="a" * 32)
-    await server.start()
-    try:
+    async with served(token="a" * 32) as (server, _):
         host = server.endpoint.rpartition("@")[2]
         said = await asyncio.to_thread(refused, f"http://agl:{'b' * 32}@{host}")
-        assert "token is missing or was refused" in said
-    finally:
-        await server.stop()
+    assert "token is missing or was refused" in said
