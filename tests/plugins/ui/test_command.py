@@ -7,11 +7,10 @@ from pathlib import Path
 
 from tests.stores import served
 
-import agl
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 
-from .stores import apart
+from .stores import filled
 
 AGL = str(Path(sys.executable).with_name("agl"))
 
@@ -33,9 +32,8 @@ def test_a_folder_of_runs_is_shown_and_one_without_is_refused(tmp_path):
     folder = tmp_path / "old"
     assert f"there is no {tmp_path}/*/store.db" in refused(tmp_path)
     folder.mkdir()
-    store = agl.SqliteLightningStore(folder / "store.db")
-    apart(begin_run(store, RunStart(run_id="first", algorithm="grpo")))
-    apart(store.close())
+    start = RunStart(run_id="first", algorithm="grpo")
+    filled(folder / "store.db", lambda store: begin_run(store, start))
     command = [AGL, "ui", str(tmp_path), "--export", str(tmp_path / "copy")]
     assert "first" in Path(subprocess.check_output(command, text=True).strip()).read_text()
 

@@ -6,6 +6,7 @@ import time
 import urllib.request
 
 import pytest
+from tests.stores import opened, served
 
 import agl
 from agl_records.ledger.documents import put_parts
@@ -174,20 +175,18 @@ async def test_the_list_of_runs_has_a_state_of_all_stores(tmp_path, monkeypatch)
     states = [await sources.state()]
     for name in ("one", "two"):
         (tmp_path / "agl-runs" / name).mkdir(parents=True)
-        store = agl.SqliteLightningStore(tmp_path / "agl-runs" / name / "store.db")
-        states.append(await sources.state())
-        await store.enqueue_rollout("t")
-        states.append(await sources.state())
-        await store.close()
+        async with opened(tmp_path / "agl-runs" / name / "store.db") as store:
+            states.append(await sources.state())
+            await store.enqueue_rollout("t")
+            states.append(await sources.state())
     assert len(set(states)) == len(states)
     await sources.close()
 
 
 async def test_who_reads_a_store_does_not_change_its_state(tmp_path):
     file = tmp_path / "store.db"
-    store = agl.SqliteLightningStore(file)
-    await store.enqueue_rollout("t")
-    await store.close()
+    async with opened(file) as store:
+        await store.enqueue_rollout("t")
     source = file_source(file)
     before = await source.state()
     with contextlib.closing(open_to_read(file)):
@@ -196,18 +195,16 @@ async def test_who_reads_a_store_does_not_change_its_state(tmp_path):
 
 
 async def test_a_token_that_is_refused_is_told_as_such():
-    server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0, token="a" * 32)
-    await server.start()
-    host = server.endpoint.rpartition("@")[2].removeprefix("http://")
-    sources = DataSources(server_source(f"http://agl:{'b' * 32}@{host}"))
-    pages = Server(sources, is_open=True)
-    status, text = await asyncio.to_thread(read, f"{pages.start()}s/server/rollouts")
+    async with served(token="a" * 32) as (server, _):
+        host = server.endpoint.rpartition("@")[2].removeprefix("http://")
+        sources = DataSources(server_source(f"http://agl:{'b' * 32}@{host}"))
+        pages = Server(sources, is_open=True)
+        status, text = await asyncio.to_thread(read, f"{pages.start()}s/server/rollouts")
+        await asyncio.to_thread(pages.stop)
+        await sources.close()
     assert status == 403
     assert "<h1>The store refuses the token</h1>" in text
     assert "the token is missing or was refused" in text
-    await asyncio.to_thread(pages.stop)
-    await sources.close()
-    await server.stop()
 
 
 async def test_a_stream_that_its_reader_leaves_leaves_no_task(monkeypatch):
