@@ -54,7 +54,7 @@ async def test_posts_repeated_at_the_same_time_are_carried_out_once(http):
     assert len(first) == 1
 
 
-async def test_a_repeated_post_is_carried_out_once_and_refused_with_another_body(http):
+async def test_a_key_with_another_body_is_refused(http):
     first = await queue(http, 1, **KEY)
     assert "'k' was sent with another body" in (await queue(http, 2, 422, **KEY))["detail"]
     assert await queue(http, 1, **KEY) == first
