@@ -99,11 +99,12 @@ def run(
     cwd: object = ".",
     env: Mapping[str, str] | None = None,
     options: Sequence[str] = (),
+    timeout: float = 250.0,
 ) -> "subprocess.CompletedProcess[str]":
     """What ``subprocess.run`` gives, its output captured as text."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start(command, stdout=out, stderr=err, cwd=cwd, env=env, options=options)
-        code = process.wait()
+        code = process.wait(timeout)
         texts = [file.seek(0) or file.read() for file in (out, err)]
     return subprocess.CompletedProcess([*map(str, command)], code, *texts)
 

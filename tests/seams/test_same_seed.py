@@ -31,7 +31,7 @@ def run(folder: Path, runners: int, **options: object) -> Path:
     out = folder / f"runners-{runners}"
     command = [SCRIPT, str(out), json.dumps({"algorithm": "grpo", "runners": runners, **options})]
     # One runner has a seed of hashes of its own.
-    ended = python(*command) if runners == 1 else fork_server.run(command)
+    ended = python(*command) if runners == 1 else fork_server.run(command, timeout=850.0)
     assert ended.returncode == 0, ended.stderr
     return out
 
