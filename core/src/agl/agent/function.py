@@ -141,10 +141,8 @@ class Injector:
 
 def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
     target: Any = inspect.unwrap(function)
-    if isinstance(target, functools.partial):
-        target = cast("functools.partial[Any]", target).func
-    elif not inspect.isroutine(target):
-        target = type(target).__call__
+    if isinstance(cast(Any, target), functools.partial) or not inspect.isroutine(target):
+        target = getattr(target, "func", None) or type(target).__call__  # a partial, or a callable
     try:
         return typing.get_type_hints(target, include_extras=True)
     except Exception:  # a name that exists only for type checkers; the text will have to do
