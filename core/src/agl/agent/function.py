@@ -141,7 +141,7 @@ class Injector:
 
 def _annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
     target: Any = inspect.unwrap(function)
-    if isinstance(cast(Any, target), functools.partial) or not inspect.isroutine(target):
+    if isinstance(cast(object, target), functools.partial) or not inspect.isroutine(target):
         target = getattr(target, "func", None) or type(target).__call__  # a partial, or a callable
     try:
         return typing.get_type_hints(target, include_extras=True)
