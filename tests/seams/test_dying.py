@@ -294,7 +294,7 @@ def test_store_server_that_dies_ends_the_run(scene: Scene) -> None:
     )
     assert code == 1
     assert results == []
-    assert "StoreUnavailableError" in errors
+    assert "StoreAwayError" in errors
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])

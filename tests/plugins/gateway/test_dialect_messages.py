@@ -411,7 +411,7 @@ async def test_an_answer_that_cannot_be_translated_is_an_error(bench, reply, mes
 
 
 async def test_events_arrive_while_the_backend_is_still_answering(bench, client):
-    bench.llm.latency_seconds = 0.1
+    bench.llm.latency_seconds = 0.3
     clock = asyncio.get_running_loop().time
     stream = await client.messages.create(**ask(), stream=True)
     times = [clock() async for event in stream if event.type == "content_block_delta"]

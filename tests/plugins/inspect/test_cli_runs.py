@@ -136,7 +136,7 @@ def test_run_is_deleted_with_its_folder_when_asked(agl, project, monkeypatch):
 
 
 def test_run_of_a_machine_that_is_gone_is_deleted_by_force(agl, project):
-    for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getpid())):
+    for run_id, host, pid in (("there", "gone", 1), ("here", platform.node(), os.getppid())):
         start = RunStart(run_id=run_id, algorithm="toy", host=host, pid=pid)
         filled(functools.partial(begin_run, start=start), "kept.db")
     delete = ("runs", "--path", "kept.db", "delete", "--yes")

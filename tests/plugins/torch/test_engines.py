@@ -203,7 +203,8 @@ def vllm_program(tmp_path, monkeypatch):
 
 def server_processes() -> list[psutil.Process]:
     """In the order of their start."""
-    guards = psutil.Process().children()
+    children = psutil.Process().children()
+    guards = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
     found = [child for one in guards if "guard" in str(one.cmdline()) for child in one.children()]
     return sorted(found, key=lambda one: one.create_time())
 
