@@ -190,7 +190,7 @@ def test_a_rollout_on_which_the_function_fails_has_no_reward_and_says_why(agl):
     found = rederived(agl, "--reward", "my_rewards:picky")
     assert rewards_of(found["folder"])["one"] == [None, 0.5]
     ((_, why),) = found["without_reward"].items()
-    assert why.startswith("ZeroDivisionError: ")
+    assert why.replace("float ", "") == "ZeroDivisionError: division by zero"  # "float": 3.11
     assert found["left_out"]["no_reward"] == 1
 
 

@@ -84,10 +84,11 @@ async def cancel_leftovers(store: LightningStore, *run_ids: str) -> None:
     if not run_ids:
         return
     of_one: dict[str, Any] = {"run": run_ids[0]} if len(run_ids) == 1 else {}
+    over = {*run_ids}
     for rollout in await store.query_rollouts(
         status_in=["queuing", "requeuing", "preparing", "running"], **of_one
     ):
-        if (rollout.metadata or {}).get("run") in run_ids:
+        if (rollout.metadata or {}).get("run") in over:
             await _cancel(store, rollout)
 
 

@@ -112,11 +112,11 @@ class RayExecutionStrategy(agl.ClientServerExecutionStrategy):
         self, runner: RunnerBundle, store: LightningStore, stop: ExecutionEvent, reports: Reports
     ) -> Supervisor:
         self._pickled = _pickled(runner)
-        path = getattr(store, "path", "://")  # of one in memory there is none
-        if "://" not in path and "working_dir_files" in Path(path).absolute().parts:
+        path = str(getattr(store, "path", ""))  # "" in memory, or an address
+        if path and "://" not in path and "working_dir_files" in Path(path).absolute().parts:
             raise ConfigError(
-                f"strategy 'ray': Ray deletes {os.path.dirname(path)!r} when this job ends. Give a "
-                "folder that stays: run_dir=/..., or Trainer(run_dir=...)"
+                f"strategy 'ray': Ray deletes {str(Path(path).absolute().parent)!r} when this job "
+                "ends. Give a folder that stays: run_dir=/..., or Trainer(run_dir=...)"
             )
         # Folders of runs stay here: agents on the nodes must not read their stores.
         folder, self._shipped = self.runtime_env.get("working_dir", ""), dict(self.runtime_env)

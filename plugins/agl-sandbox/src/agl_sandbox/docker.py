@@ -216,9 +216,9 @@ class DockerSandbox(JsonSandbox):
 
     async def _command(self, *words: str) -> None:
         """Run a command on a container."""
-        null = subprocess.DEVNULL
+        nothing = subprocess.DEVNULL
         running = await asyncio.create_subprocess_exec(
-            self._docker, *words, stdout=null, stderr=null
+            self._docker, *words, stdout=nothing, stderr=nothing
         )
         await running.wait()
 
