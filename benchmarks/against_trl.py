@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--learning-rate", type=float, default=5e-6)
     parser.add_argument("--setting", default="16 rows", help="how TRL cuts a step into batches")
-    parser.add_argument("--evaluate", action="store_true", help="run: on held-out sums, too")
+    parser.add_argument("--held-out", type=int, default=0, help="sums that are asked afterwards")
     parser.add_argument("--graded", action="store_true", help="speed: so that all rows are trained")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--json", action="store_true")
@@ -48,7 +48,7 @@ def main() -> int:
     if given.what == "run":
         from trl_runs import run
 
-        rest = (given.learning_rate, given.setting, given.evaluate, given.graded)
+        rest = (given.learning_rate, given.setting, given.held_out, given.graded)
         print(json.dumps(run(given.names[0], given.steps, given.seeds[0], *rest)))
         return 0
     about = {"versions": {name: version(name) for name in PACKAGES}, "load": os.getloadavg()[0]}
@@ -117,17 +117,17 @@ def curves(given: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
     """One row per side and seed."""
     from trl_runs import held_out, smollm2
 
-    folder = given.out or Path("against-trl")
+    folder, sums = given.out or Path("against-trl"), given.held_out or 128
     folder.mkdir(parents=True, exist_ok=True)
     before = folder / "before.json"
     if not before.exists():
-        before.write_text(json.dumps(held_out(str(smollm2()))))
+        before.write_text(json.dumps(held_out(str(smollm2()), sums)))
     rows: list[dict[str, Any]] = []
     for seed in given.seeds:
         for side in ("agl", "trl"):
             file = folder / f"{side}-{seed}.json"
             if not file.exists():
-                file.write_text(json.dumps(train(side, given, seed, "--evaluate")))
+                file.write_text(json.dumps(train(side, given, seed, "--held-out", str(sums))))
             found = json.loads(file.read_text())
             rows.append(
                 {

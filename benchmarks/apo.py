@@ -32,8 +32,6 @@ BUDGET = 1500
 OPTIMUM = 0.95
 SIZES = {"beam_width": 2, "branch_factor": 2, "val_batch_size": 10, "gradient_batch_size": 4}
 """Those of 0.3's guide."""
-PEER_ROUNDS = 14
-"""About so many of 0.3.0's rounds fit the budget."""
 
 
 class RandomSearch(agl.Algorithm):
@@ -212,6 +210,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=200, help="runs with identical candidates")
     parser.add_argument("--peer", help="the interpreter of an environment with agentlightning")
     parser.add_argument("--peer-tries", type=int, default=20)
+    parser.add_argument("--peer-rounds", type=int, default=14, help="about so many fit the budget")
     parser.add_argument("--peer-only", action="store_true")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "bench-apo")
@@ -234,7 +233,10 @@ def main() -> None:
         print(identical[-1], flush=True)
     if options.peer:
         found = run_all(
-            "peer", seeds, options.out, lambda url, s: peer(options.peer, url, s, PEER_ROUNDS)
+            "peer",
+            seeds,
+            options.out,
+            lambda url, s: peer(options.peer, url, s, options.peer_rounds),
         )
         planted.append(planted_row("0.3.0's APO", found))
         same = run_all(

@@ -22,18 +22,18 @@ TRACEBACK = "Traceback (most recent call last)"
 ENDS_WITH_1 = ("async_collection.py", "distillation.py")
 """Benchmarks that end so when a figure is not reached, as it is not in a short run."""
 COMMANDS = """
-against_trl.py gradients mean sum entropy "KL, c" GSPO CISPO RLOO SFT
+against_trl.py gradients mean "KL, c" GSPO SFT
 against_trl.py speed --rounds 1 --steps 1
-against_trl.py curves --seeds 0 --steps 1
+against_trl.py curves --seeds 0 --steps 1 --held-out 4
 algorithms.py --algorithm grpo --seeds 1 --steps 2
-apo.py --seeds 1 --tries 1 --peer {peer} --peer-tries 1
+apo.py --seeds 1 --tries 1 --peer {peer} --peer-tries 1 --peer-rounds 1
 async_collection.py --seeds 1 --steps 2
 compat_imports.py --samples 1
 crash.py --kills 4
 credit_toy.py --seeds 1
 deterministic.py --requests 16
 distillation.py --seeds 1 --steps 2 --only grpo
-gateway.py --rounds 1 --seconds 0.5 --tree same={tree} --peer {peer}
+gateway.py --rounds 1 --seconds 0.5 {beside}
 gateway_faults.py --calls 300
 gateway_memory.py --calls 2000
 isolation.py --attempts 4 --rounds 1
@@ -51,14 +51,14 @@ scale_out.py rates --rounds 1 --seconds 1
 scale_out.py starts --samples 5
 scale_out.py full --rollouts 1000 --rounds 1 --seconds 1
 scale_out.py idle --runners 90 --busy 9 --work 2 --beat 2 --seconds 2
-server.py --rounds 1 --agents 4 --tree same={tree}
-service.py --rounds 1 --steps 10
+server.py --rounds 1 --agents 4 --size tiny --tree same={tree}
+service.py --rounds 1 --steps 4
 startup.py --samples 1 --starts 1
 store_cycle.py --rounds 1 --seconds 1 --tree same={tree} --peer {peer_agl}
 store_growth.py --spans 1000
 store_in_process.py --rollouts 200 --rounds 1
 store_parts.py --count 100
-store_workloads.py --rounds 1 --seconds 1 --tasks 20 --tree same={tree} --peer {peer}
+store_workloads.py --seconds 1 --tasks 20 {beside} --workload in-flight --workload long-queue
 tracers.py --calls 20 --rounds 1 dummy otel
 trackers.py --rounds 2 --steps 2 --rollouts 5
 ui.py trace --spans 2000 --rounds 1
@@ -82,6 +82,7 @@ def main() -> int:
         subprocess.run([sys.executable, HERE / "filling", store, *size], check=True)
         peer = Path(options.peer)
         words = {"peer": peer, "peer_agl": peer.with_name("agl"), "store": store}
+        words["beside"] = f"--tree same={HERE.parent} --peer {peer}"
         for line in COMMANDS.strip().splitlines():
             if not line.startswith(tuple(options.names)) and options.names:
                 continue

@@ -22,7 +22,6 @@ import agl
 from agl_testing.models import smollm2
 
 GROUPS, SIZE, MAX_TOKENS = 8, 8, 16
-HELD_OUT = 128
 TRL_SETTINGS: dict[str, dict[str, Any]] = {
     "64 rows": {"per_device_train_batch_size": 64, "gradient_accumulation_steps": 1},
     "16 rows": {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 4},
@@ -205,7 +204,7 @@ def run(
     seed: int = 0,
     learning_rate: float = 5e-6,
     setting: str = "16 rows",
-    evaluate: bool = False,
+    held_out_sums: int = 0,
     is_graded: bool = False,
 ) -> dict[str, Any]:
     """Train, say what it took, and afterwards how many held-out sums are right."""
@@ -218,20 +217,20 @@ def run(
         found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         found["whole"] = time.perf_counter() - begin
         model = found.pop("model")
-        if evaluate:
-            found["held_out"] = held_out(model)
+        if held_out_sums:
+            found["held_out"] = held_out(model, held_out_sums)
     return {"side": side, "seed": seed, **({"setting": setting} if side == "trl" else {}), **found}
 
 
-def held_out(folder: str) -> float:
-    """Share of right answers to sums that were not trained, sampled as in training."""
+def held_out(folder: str, sums: int) -> float:
+    """Share of right answers to so many that were not trained, sampled as in training."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2(), padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     torch.manual_seed(0)
-    asked = tasks(HELD_OUT, 2)
+    asked = tasks(sums, 2)
     given = tokenizer.apply_chat_template(
         [prompt_of(task) for task in asked],
         add_generation_prompt=True,
