@@ -7,7 +7,10 @@ from agl_runs.result import result_of
 from agl_runs.rollouts import LEFT_OVER, cancel_leftovers
 
 
-async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_left_to_it(store):
+async def test_what_runners_had_is_cancelled_and_what_the_algorithm_began_is_left_to_it(
+    store, monkeypatch
+):
+    monkeypatch.setattr("agl_runs.rollouts.PAGE", 1)  # each cancellation changes what is queried
     of_run = {"run": "r", "generation": 1}
     own = await store.start_rollout("a critique", metadata=of_run, key="apo/critique/1")
     claimed = await store.enqueue_rollout("claimed", metadata=of_run)

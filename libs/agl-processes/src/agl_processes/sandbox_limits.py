@@ -22,7 +22,7 @@ from agl.runner.report import SandboxedAgentError
 from agl.types import Failure, Rollout
 
 logger = logging.getLogger("agl.sandbox")
-START_SECONDS, CLEANUP_SECONDS = 40.0, 60.0
+FINISH_SECONDS, CLEANUP_SECONDS = 40.0, 60.0
 """How long a cancelled rollout waits for what is being made, and may clean up in all."""
 
 
@@ -90,8 +90,8 @@ async def finish(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if not (await asyncio.wait([task], timeout=START_SECONDS))[0]:
-            logger.warning("a sandbox may be left, as its provider took over %g s", START_SECONDS)
+        if not (await asyncio.wait([task], timeout=FINISH_SECONDS))[0]:
+            logger.warning("a sandbox may be left, as its provider took over %g s", FINISH_SECONDS)
         task.cancel()
         raise
 

@@ -8,6 +8,7 @@ from agl.errors import ConfigError, InvalidTransitionError, ReplacedError
 from agl.store.answers import FENCE
 from agl.store.base import LightningStore
 from agl.store.forwarding import StandInStore
+from agl.store.queries import PAGE
 from agl.store.rules import OPEN
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure, Rollout
 from agl_runs.folders import is_alive
@@ -85,11 +86,14 @@ async def cancel_leftovers(store: LightningStore, *run_ids: str) -> None:
         return
     of_one: dict[str, Any] = {"run": run_ids[0]} if len(run_ids) == 1 else {}
     over = {*run_ids}
-    for rollout in await store.query_rollouts(
-        status_in=["queuing", "requeuing", "preparing", "running"], **of_one
+    after, status_in = None, ["queuing", "requeuing", "preparing", "running"]
+    while page := await store.query_rollouts(
+        status_in=status_in, after=after, limit=PAGE, **of_one
     ):
-        if (rollout.metadata or {}).get("run") in over:
-            await _cancel(store, rollout)
+        for rollout in page:
+            if (rollout.metadata or {}).get("run") in over:
+                await _cancel(store, rollout)
+        after = page[-1].rollout_id
 
 
 async def _cancel(store: LightningStore, rollout: Rollout) -> None:

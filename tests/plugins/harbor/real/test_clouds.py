@@ -83,7 +83,7 @@ def cloud(request, monkeypatch, tmp_path):
             monkeypatch.setattr(one, name, lambda *a, does=does, **k: does(*a, **k))
     clock = SimpleNamespace(time=account.time, monotonic=account.time)
     monkeypatch.setattr("agl_processes.sandbox_limits.time", clock)
-    monkeypatch.setattr("agl_processes.sandbox_limits.START_SECONDS", 1)
+    monkeypatch.setattr("agl_processes.sandbox_limits.FINISH_SECONDS", 1)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for key in ("E2B_API_KEY", "DAYTONA_API_KEY", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"):
         monkeypatch.setenv(key, "x")

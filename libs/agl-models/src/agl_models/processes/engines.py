@@ -264,7 +264,7 @@ class EngineServer:
         self._arguments, self._timeout_seconds = [*known, *arguments], timeout_seconds
         self._cards = find_cards(replicas)
         self._replicas: list[Replica] = []
-        self._weights_stay = threading.Lock()
+        self._weights_change = threading.Lock()
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncGenerator[Served]:
@@ -275,7 +275,7 @@ class EngineServer:
         """
         self._write(self._folder)
         count = len(self._cards)
-        restarting = (MAX_RESTARTS if count > 1 else 0, self._weights_stay)
+        restarting = (MAX_RESTARTS if count > 1 else 0, self._weights_change)
         self._replicas = [Replica(partial(self._start, n), *restarting) for n in range(count)]
         try:
             async with running_replicas(self._replicas):
@@ -322,7 +322,7 @@ class EngineServer:
         if not self._replicas:  # a step is replayed
             yield
             return
-        with self._weights_stay:
+        with self._weights_change:
             self._tell(self._update.before)
             yield
             self._write(self._folder)

@@ -26,16 +26,16 @@ class Replica:
     """One of the processes, always at the same address, which ``start`` starts at a port.
 
     It is started anew ``max_restarts`` times until ``restarts`` is set back, and not while
-    ``weights_stay`` is held, as then the weights change that it reads.
+    ``weights_change`` is held, as then the weights change that it reads.
     """
 
     def __init__(
         self,
         start: Callable[[int], AbstractAsyncContextManager[Served]],
         max_restarts: int,
-        weights_stay: threading.Lock,
+        weights_change: threading.Lock,
     ) -> None:
-        self._start, self._max_restarts, self._weights_stay = start, max_restarts, weights_stay
+        self._start, self._max_restarts, self._weights_change = start, max_restarts, weights_change
         self.restarts = 0
         self.served: Served | None = None
         """None while it does not answer."""
@@ -53,7 +53,7 @@ class Replica:
                 logger.warning("%s\nIt is started anew in %g s", self._why_down, wait)
                 await asyncio.sleep(wait)
                 try:
-                    await self._run_once(port, self._weights_stay)
+                    await self._run_once(port, self._weights_change)
                 except (AglError, OSError) as error:
                     self._why_down = str(error)
             logger.error("%s\nIt is not started again", self._why_down)
