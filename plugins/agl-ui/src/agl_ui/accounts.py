@@ -55,11 +55,13 @@ class RunAccounts(Accounts):
         if (given := part.mean_credit) is not None:
             self.credits.setdefault((part.run or "", part.step), []).append(given)
 
-    def include(self, other: Accounts) -> None:
-        super().include(other)
-        if isinstance(other, RunAccounts):
-            self.credits |= other.credits
-            self.num_read += other.num_read
+    def include(self, other: "RunAccounts") -> None:
+        """Count those of another step."""
+        self.steps |= other.steps
+        self.problems += other.problems
+        self.lost += other.lost
+        self.credits |= other.credits
+        self.num_read += other.num_read
 
 
 async def accounts_of(source: DataSource, run: str, last_step: int | None) -> RunAccounts:

@@ -68,51 +68,34 @@ STATIC = {
 }
 ROLLOUT = {"attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token", "again"}
 """What the address of a rollout's page may say."""
-QUERIES: dict[str, set[str]] = {
-    "/": set(),
-    "/compare": {"run*", "from", "to"},
-    "/s/{key}/": set(),
-    "/s/{key}/run/{run_id}": {"from", "to"},
-    "/s/{key}/run/{run_id}/tasks": set(),
-    "/s/{key}/prompts": {"run", "candidate", "against", "split"},
-    "/s/{key}/task": {"rollout", "step"},
-    "/s/{key}/resources": {"size", "from"},
-    "/s/{key}/runners": {"from"},
-    "/s/{key}/settings": {"from"},
-    "/s/{key}/rollouts": {
-        *("status*", "mode", "step", "run", "id"),
-        *("below", "above", "sort", "size", "after"),
-    },
-    "/s/{key}/rollouts/{rollout_id}": ROLLOUT,
-    "/s/{key}/rollouts/{rollout_id}/raw": {"attempt", "call", "message", "image"},
-    "/s/{key}/rollouts/{rollout_id}/spans": {"attempt", "from"},
-    "/s/{key}/rollouts/{rollout_id}/why.json": ROLLOUT,
-}
-"""Pages -> what their addresses may say."""
 Write = Callable[[Request, Any], Awaitable[Page]]
 """Writes a page of the store that its address names, or where it names none, of all."""
+PAGES: dict[str, tuple[Write, set[str]]] = {
+    "/": (runs.write, set()),
+    "/compare": (runs.compare, {"run*", "from", "to"}),
+    "/s/{key}/": (run.overview, set()),
+    "/s/{key}/run/{run_id}": (run.write, {"from", "to"}),
+    "/s/{key}/run/{run_id}/tasks": (run.tasks, set()),
+    "/s/{key}/prompts": (prompts.write, {"run", "candidate", "against", "split"}),
+    "/s/{key}/task": (task.write, {"rollout", "step"}),
+    "/s/{key}/resources": (parts.resources, {"size", "from"}),
+    "/s/{key}/runners": (parts.runners, {"from"}),
+    "/s/{key}/settings": (parts.settings, {"from"}),
+    "/s/{key}/rollouts": (
+        rollouts.write,
+        {"status*", "mode", "step", "run", "id", "below", "above", "sort", "size", "after"},
+    ),
+    "/s/{key}/rollouts/{rollout_id}": (rollout.write, ROLLOUT),
+    "/s/{key}/rollouts/{rollout_id}/raw": (rollout.raw, {"attempt", "call", "message", "image"}),
+    "/s/{key}/rollouts/{rollout_id}/spans": (rollout.spans, {"attempt", "from"}),
+    "/s/{key}/rollouts/{rollout_id}/why.json": (rollout.explained, ROLLOUT),
+}
+"""Address -> who writes its page, and what it may say."""
 
 
 def routes(sources: DataSources) -> list[Route]:
     """Every address of the page; below any path where they are mounted."""
-    pages: dict[str, Write] = {
-        "/": runs.write,
-        "/compare": runs.compare,
-        "/s/{key}/": run.overview,
-        "/s/{key}/run/{run_id}": run.write,
-        "/s/{key}/run/{run_id}/tasks": run.tasks,
-        "/s/{key}/prompts": prompts.write,
-        "/s/{key}/task": task.write,
-        "/s/{key}/resources": parts.resources,
-        "/s/{key}/runners": parts.runners,
-        "/s/{key}/settings": parts.settings,
-        "/s/{key}/rollouts": rollouts.write,
-        "/s/{key}/rollouts/{rollout_id}": rollout.write,
-        "/s/{key}/rollouts/{rollout_id}/raw": rollout.raw,
-        "/s/{key}/rollouts/{rollout_id}/spans": rollout.spans,
-        "/s/{key}/rollouts/{rollout_id}/why.json": rollout.explained,
-    }
-    found = [Route(path, _page(write, sources, QUERIES[path])) for path, write in pages.items()]
+    found = [Route(path, _page(write, sources, names)) for path, (write, names) in PAGES.items()]
     act = functools.partial(actions.perform, sources=sources)
     told = _headed(events(sources))
     found += [Route(path, told) for path in ("/events", "/s/{key}/events")]

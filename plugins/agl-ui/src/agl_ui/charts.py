@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
+
+from agl_learning.reports.json_lines import is_number
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 10.0, 26.0
 """Units of the drawing that axes and their numbers take."""
@@ -91,7 +94,7 @@ def chart(
     """
     low, high = steps[0] or 0, math.inf if steps[1] is None else steps[1]
     known = [
-        (name, kind, {x: finite(points[x]) for x in sorted(points) if finite(x) is not None})
+        (name, kind, {x: finite(points[x]) for x in sorted(points) if is_number(x)})
         for name, kind, points in series
     ]
     if steps != (None, None):
@@ -150,13 +153,9 @@ def chart(
     )
 
 
-def finite(value: object) -> float | None:
+def finite(value: Any) -> float | None:
     """What a file gives, where it is a number that can be drawn; else None."""
-    try:
-        found = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # a whole number that no float is as large as
-        return None
-    return found if math.isfinite(found) else None
+    return float(value) if is_number(value) else None
 
 
 def _share(value: float, low: float, high: float) -> float:

@@ -162,16 +162,7 @@ class Accounts:
         except LedgerError as error:
             self.problems.append(f"rollout {part.rollout_id!r}, step {part.step}: {error}")
             return
-        self._count((part.run or "", part.algorithm or "", part.step, part.mode or ""), sums)
-
-    def include(self, other: "Accounts") -> None:
-        """Count those of other steps."""
-        for key, sums in other.steps.items():
-            self._count(key, sums)
-        self.problems += other.problems
-        self.lost += other.lost
-
-    def _count(self, key: Key, sums: Sums) -> None:
+        key = part.run or "", part.algorithm or "", part.step, part.mode or ""
         self.steps.setdefault(key, Sums()).update(sums)
 
     @property

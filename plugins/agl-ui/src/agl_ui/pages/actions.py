@@ -67,14 +67,10 @@ async def perform(request: Request, sources: DataSources) -> Response:
         rollout = await source.writer.update_rollout(
             request.path_params["rollout_id"], status=ACTIONS[wanted]
         )
-    except NotAllowedError as error:
-        return _refused(403, str(error))
-    except UnknownRecordError as error:
-        return _refused(404, str(error))
-    except InvalidTransitionError as error:
-        return _refused(409, str(error))
     except AglError as error:
-        return _refused(503, str(error))
+        kinds = {NotAllowedError: 403, UnknownRecordError: 404, InvalidTransitionError: 409}
+        known = (status for kind, status in kinds.items() if isinstance(error, kind))
+        return _refused(next(known, 503), str(error))
     return JSONResponse({"status": rollout.status})
 
 

@@ -117,10 +117,7 @@ async def write(request: Request, source: DataSource) -> Page:
 
 def _store_option(source: DataSource) -> tuple[str, str] | None:
     """How a command names this store; None where none can, as it is in memory."""
-    store = source.store
-    while (target := getattr(store, "target", None)) is not None:
-        store = target
-    if (file := source.file or file_of(store)) is not None:
+    if (file := source.file or file_of(source.store)) is not None:
         return "--path", str(file)
     return ("--url", source.title) if "://" in source.title else None
 

@@ -63,18 +63,11 @@ async def write(request: Request, source: DataSource) -> Page:
     """The table, as the address says."""
     state = await source.state()
     given = request.query_params
-    chosen: dict[str, Any] = {
-        "status": [one for one in given.getlist("status") if one],
-        "mode": given.get("mode", ""),
-        "id": given.get("id", "").strip(),
-        "step": given.get("step", "").strip(),
-        "run": given.get("run", ""),
-        "above": given.get("above", "").strip(),
-        "below": given.get("below", "").strip(),
-        "sort": given.get("sort", "newest"),
-        "size": given.get("size", "50"),
-        "after": given.get("after", ""),
-    }
+    chosen: dict[str, Any] = {"status": [one for one in given.getlist("status") if one]}
+    for name in ("mode", "id", "step", "run", "above", "below"):
+        chosen[name] = given.get(name, "").strip()
+    chosen |= {"sort": given.get("sort", "newest"), "size": given.get("size", "50")}
+    chosen["after"] = given.get("after", "")
     for name, allowed in (("mode", get_args(RolloutMode)), ("sort", SORTS)):
         if chosen[name] and chosen[name] not in allowed:
             raise HTTPException(400, f"{name}={chosen[name][:50]!r}: there is no such {name}")

@@ -100,10 +100,9 @@ async def write(request: Request, source: DataSource) -> Page:
     if chosen is None:
         raise HTTPException(400, f"step={step}: no rollout of this task is of it")
     shown = sorted(chosen.rows, key=lambda row: -(row.reward if row.reward is not None else -1e308))
+    beside = shown
     if len(shown) > SIDE_BY_SIDE:  # what differs most
         beside = [*shown[: SIDE_BY_SIDE // 2], *shown[-SIDE_BY_SIDE // 2 :]]
-    else:
-        beside = shown
     columns = await asyncio.gather(*(_column(source, row) for row in beside))
     shared = _part([one for one in columns if one.messages])
     of_run: dict[int, list[float]] = {}
