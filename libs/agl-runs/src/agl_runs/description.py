@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -87,11 +87,16 @@ def installed_versions() -> dict[str, str]:
     """Of Python, agl-core, every plugin, and what models are run and trained with."""
     versions = {"python": platform.python_version()}
     versions |= {found.distribution: found.version for found in components()}
-    versions["agl-core"] = __version__
-    for name in _MODELS_RUN_ON:
+    return {**versions, "agl-core": __version__, **versions_of(_MODELS_RUN_ON)}
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """Of those distributions that are installed."""
+    found: dict[str, str] = {}
+    for name in names:
         with suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
+            found[name] = version(name)
+    return found
 
 
 def commit_of(folder: Path, timeout: float = 5.0) -> str | None:

@@ -4,7 +4,7 @@ A store has one owner, and the run may be under way.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -90,15 +90,14 @@ def whole(run: Run) -> Run:
     return one_of(runs_here(Path(run.folder or "")), run.run_id)
 
 
-def one_of(runs: Iterable[Run], name: str) -> Run:
+def one_of(runs: Sequence[Run], name: str) -> Run:
     """The run with this id, or the only one of whose id it is a part; a beginning goes first.
 
     Raises:
         ConfigError: There is none, or there are several.
     """
-    known: Sequence[Run] = list(runs)
     for matches in (str.__eq__, str.startswith, str.__contains__):
-        found = [run for run in known if matches(run.run_id, name)]
+        found = [run for run in runs if matches(run.run_id, name)]
         if len(found) == 1:
             return whole(found[0])
         if found:
@@ -110,5 +109,5 @@ def one_of(runs: Iterable[Run], name: str) -> Run:
                 )
             of = f"the ids of {len(found)} runs, the newest of which are {ids}"
             raise ConfigError(f"{name!r} is part of {of}. Give one of these")
-    ids = ", ".join(run.run_id for run in known[-5:]) or "none"
+    ids = ", ".join(run.run_id for run in runs[-5:]) or "none"
     raise ConfigError(f"no run {name!r} here; the newest are: {ids}. See: agl runs")

@@ -68,8 +68,9 @@ STATIC = {
 }
 ROLLOUT = {"attempt", "step", "colour", "turn", "spans", "span", "call", "tokens", "token", "again"}
 """What the address of a rollout's page may say."""
-Write = Callable[[Request, Any], Awaitable[Page]]
-"""Writes a page of the store that its address names, or where it names none, of all."""
+Write = Callable[[Request, Any], Awaitable[Page | Response]]
+"""Writes a page of the store that its address names, or where it names none, of all; or it gives an
+answer that is ready."""
 PAGES: dict[str, tuple[Write, set[str]]] = {
     "/": (runs.write, set()),
     "/compare": (runs.compare, {"run*", "from", "to"}),
@@ -138,9 +139,9 @@ def _page(
             page = Page("error.html", about, status=503)
         except Exception as error:  # one page; the others go on
             page = _fault(request, error)
-        if isinstance(page.answer, Response):
-            page.answer.headers.update({**HEADERS, **dict(page.answer.headers)})
-            return page.answer
+        if isinstance(page, Response):
+            page.headers.update({**HEADERS, **dict(page.headers)})
+            return page
         page.problems = list(damage.problems)
         page.has_prompts = page.source is not None and await has_prompts(page.source)
         try:

@@ -123,9 +123,8 @@ def _linked(span: Span, calls: Sequence[ModelCall]) -> list[int]:
         links = extract_links_from_attributes(span.attributes)
     except ValueError:
         return []
-    if not links:
-        return []
-    return [n for n, call in enumerate(calls) if all(_is_of(link, call) for link in links)]
+    is_meant = (bool(links) and all(_is_of(link, call) for link in links) for call in calls)
+    return [n for n, meant in enumerate(is_meant) if meant]
 
 
 def _is_of(link: LinkMatch, call: ModelCall) -> bool:

@@ -9,7 +9,7 @@ from agl.types import Span
 from agl_records.dialects.chat import tool_call
 from agl_records.training_data import ModelCall
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 class ChatMessages(TypedDict):
@@ -61,10 +61,10 @@ def conversation(call: ModelCall, tool_spans: Sequence[Span] = ()) -> ChatMessag
 
 def _checked(message: Mapping[str, Any], call: ModelCall) -> dict[str, Any]:
     role = message.get("role")
-    if role not in _ROLES:
+    if role not in ROLES:
         raise AdapterError(
             f"span {call.call_id!r} of rollout {call.rollout_id!r}, attempt {call.attempt_id!r}: a "
-            f"message has the role {role!r}; expected one of {', '.join(_ROLES)}"
+            f"message has the role {role!r}; expected one of {', '.join(ROLES)}"
         )
     return {key: value for key, value in message.items() if value is not None or key == "content"}
 

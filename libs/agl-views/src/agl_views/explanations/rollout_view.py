@@ -147,16 +147,13 @@ def message_text(message: dict[str, Any]) -> tuple[str, str]:
 
 def tool_calls(message: dict[str, Any]) -> list[str]:
     """The tools that a message calls, as ``name(arguments)``."""
-    given: Any = message.get("tool_calls") or []
-    calls = cast("list[Any]", given if isinstance(given, list) else [given])
-    found: list[str] = []
-    for one in calls:
-        known: Any = cast("dict[str, Any]", one).get("function") if isinstance(one, dict) else None
-        function = cast("dict[str, Any]", known) if isinstance(known, dict) else None
-        found.append(
-            f"{function.get('name')}({function.get('arguments')})" if function else f"{one}"
-        )
-    return found
+    calls: list[dict[str, Any]] = message.get("tool_calls") or []  # ``make_call`` has checked them
+    return [
+        f"{function.get('name')}({function.get('arguments')})"
+        if (function := one.get("function"))
+        else f"{one}"
+        for one in calls
+    ]
 
 
 def text_of(content: Any) -> str:

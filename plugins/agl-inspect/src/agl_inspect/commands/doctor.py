@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from agl_inspect.doctor.trial import try_once
 from agl_inspect.figures import entry, number, rounded
 from agl_inspect.graders.audit import Audit, audit
 from agl_runs.config.file import load_config
+from agl_runs.description import versions_of
 
 DEFAULT = Path("agl.yaml")
 LIBRARIES = ("torch", "transformers", "trl", "peft", "vllm", "verl", "ray", "litellm", "openai")
@@ -130,10 +129,6 @@ def _look_at_machine(as_json: bool) -> None:
         for row in rows
         if row.state in ("broken", "duplicate", "unknown group")
     ]
-    libraries: dict[str, str] = {}
-    for name in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            libraries[name] = version(name)
     found: dict[str, Any] = {
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
@@ -142,7 +137,7 @@ def _look_at_machine(as_json: bool) -> None:
         "disk": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free in {os.getcwd()}",
         "gpus": _gpus(),
         "packages": {row.distribution: row.version for row in rows},
-        "libraries": libraries,
+        "libraries": versions_of(LIBRARIES),
         "without extra": [row.name for row in rows if row.state == "needs extra"],
         "problems": problems,
     }

@@ -25,9 +25,9 @@ from agl_inspect.exchange.recorded import (
     seconds_of,
 )
 from agl_learning.collect.task_order import digest
+from agl_records.calls.conversations import ROLES
 from agl_records.dialects.chat import as_json, tool_call
 
-_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 ATIF = "ATIF-v1.7"
 """The version that is written."""
 _READ = tuple(f"ATIF-v1.{minor}" for minor in range(9))
@@ -53,8 +53,8 @@ def read_messages(path: Path) -> Iterator[tuple[str, FileRecord]]:
         for position, message in enumerate(messages):
             at = f"{where}: messages[{position}]"
             role = as_object(message, at).get("role")
-            if role not in _ROLES:
-                raise ConfigError(f"{at}: role: expected one of {', '.join(_ROLES)}; got {role!r}")
+            if role not in ROLES:
+                raise ConfigError(f"{at}: role: expected one of {', '.join(ROLES)}; got {role!r}")
         calls = [
             {"messages": messages[:n], "response": said, "tools": found.get("tools") or []}
             for n, said in enumerate(messages)

@@ -21,7 +21,7 @@ from agl.errors import ConfigError
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
 from agl.store.base import UNSET, LightningStore
 from agl.store.queries import each_record
-from agl.store.rules import IMPORTED as NEVER_LATEST
+from agl.store.rules import ENDED, IMPORTED as NEVER_LATEST
 from agl.types import Attributes, Failure, NamedResources, Span, TraceStatus
 from agl.utils.otel import make_link_attributes
 from agl_inspect.exchange.recorded import (
@@ -41,7 +41,6 @@ ReadRecords = Callable[[Path], Iterator[tuple[str, FileRecord]]]
 AT_ONCE = 64
 """Rollouts that are written at the same time."""
 IMPORTED = "imported"
-FINAL = ("succeeded", "failed", "cancelled")
 
 
 @dataclass
@@ -87,7 +86,7 @@ class Importer:
             origin = (rollout.metadata or {}).get(IMPORTED)
             if isinstance(origin, dict) and "id" in origin:
                 content = origin.get("digest") or digest([rollout.input])
-                has_ended = rollout.status in FINAL
+                has_ended = rollout.status in ENDED
                 self.ids[origin["id"]] = Known(rollout.rollout_id, has_ended, content)
 
     def has(self, given_id: str) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
 
 from agl.utils.text import did_you_mean
 from agl_ui.charts import Steps
@@ -17,7 +16,7 @@ from agl_ui.data_sources import DataSource
 
 @dataclass
 class Page:
-    """A template with its values, or an answer that is ready."""
+    """A template with its values."""
 
     template: str
     values: dict[str, Any]
@@ -31,7 +30,6 @@ class Page:
     has_prompts: bool = False
     """Whether its store has a tab for them."""
     status: int = 200
-    answer: Response | None = None
     problems: list[str] = field(default_factory=list[str])
     """Records that were passed over, as they are damaged."""
 

@@ -185,7 +185,7 @@ async def spans(request: Request, source: DataSource) -> Page:
     return Page("spans.html", values, source)
 
 
-async def explained(request: Request, source: DataSource) -> Page:
+async def explained(request: Request, source: DataSource) -> Response:
     """Why a token got what it got, for programs: as ``agl explain --json`` has it."""
     number, step = whole_number(request, "attempt"), whole_number(request, "step")
     token = whole_number(request, "token")
@@ -200,10 +200,10 @@ async def explained(request: Request, source: DataSource) -> Page:
         shown = await show(source.store, request.path_params["rollout_id"], number, step)
     found = await explain_token(source.store, shown.chain, call_id, token, again="again" in given)
     body = json.dumps(asdict(found), default=str).encode()
-    return Page("", {}, answer=Response(body, media_type="application/json"))
+    return Response(body, media_type="application/json")
 
 
-async def raw(request: Request, source: DataSource) -> Page:
+async def raw(request: Request, source: DataSource) -> Response:
     """A message whole, as text that no browser takes for anything else; or an image of it."""
     given = request.query_params
     rollout_id = request.path_params["rollout_id"]
@@ -223,7 +223,7 @@ async def raw(request: Request, source: DataSource) -> Page:
         text = _raw_text(shown, call, which)
         answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
     answer.headers["Content-Security-Policy"] = SANDBOX
-    return Page("", {}, answer=answer)
+    return answer
 
 
 def _image(shown: Shown, call: ModelCall | None, which: str, number: int) -> Response:

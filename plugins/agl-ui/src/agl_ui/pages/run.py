@@ -55,13 +55,12 @@ class Bar:
     parts: list[Part]
 
 
-async def overview(request: Request, source: DataSource) -> Page:
+async def overview(request: Request, source: DataSource) -> RedirectResponse:
     """The newest run of a store, or its rollouts where it knows of no run."""
     runs = await source.runs()
     root = request.scope.get("root_path", "").rstrip("/")
     target = f"run/{quote(runs[0].run_id, safe='')}" if runs else "rollouts"
-    back = RedirectResponse(f"{root}/s/{quote(source.key, safe='')}/{target}", 303)
-    return Page("", {}, answer=back)
+    return RedirectResponse(f"{root}/s/{quote(source.key, safe='')}/{target}", 303)
 
 
 async def write(request: Request, source: DataSource) -> Page:
