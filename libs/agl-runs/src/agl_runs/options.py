@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -31,15 +30,13 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema as made
 from typing_extensions import Format, get_annotations
 
 from agl.errors import ConfigError
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import did_you_mean
-
-if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
-    from pydantic_core import CoreSchema
 
 Count = Annotated[int, Ge(1)]
 """How many: at least one."""
@@ -113,12 +110,8 @@ class Group:
         return {first: value}
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: Any, handler: "GetCoreSchemaHandler"
-    ) -> "CoreSchema":
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         # A dict, whose defaults the field of the algorithm has; ``check_options`` makes the group.
-        from pydantic_core import core_schema as made
-
         hints = get_type_hints(cls, include_extras=True)
         each: dict[str, Any] = {}
         for name in cls.names():
@@ -196,8 +189,8 @@ def check_options(owner: str, options: Any) -> None:
         value = getattr(options, field.name)
         parts = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
         if group := next((one for one in parts if issubclass(one, Group)), None):
-            made = _made(owner, field, group, kind, value)
-            object.__setattr__(options, field.name, made)  # it may be frozen
+            # It may be frozen.
+            object.__setattr__(options, field.name, _made(owner, field, group, kind, value))
         else:
             _check(owner, field.name, kind, value)
 
@@ -290,8 +283,6 @@ def _check(owner: str, name: str, kind: Any, value: Any) -> None:
 
 def _check_by_pydantic(owner: str, name: str, kind: Any, value: Any) -> None:
     """For limits that are none of ours, as ``pydantic.Field(gt=0)``."""
-    from pydantic import TypeAdapter, ValidationError
-
     try:
         TypeAdapter[Any](kind).validate_python(value, strict=True)
     except ValidationError as error:

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from agl.agent.base import LitAgent
+from agl.algorithm.base import Algorithm
 from agl.errors import (
     AlgorithmError,
     ConfigError,
@@ -22,6 +24,7 @@ from agl.errors import (
     RunError,
 )
 from agl.plugins.build import Given
+from agl.plugins.hooks import HookCaller
 from agl.plugins.recorder import Recorder, Recording, RunRequest
 from agl.store.base import LightningStore
 from agl.types import Dataset
@@ -36,11 +39,6 @@ from agl_runs.result import sum_up
 from agl_runs.rollouts import RunStore, cancel_leftovers, check_alone
 from agl_runs.store import begin_run, end_run, get_run, query_runs
 from agl_runs.user_code import place_in
-
-if TYPE_CHECKING:
-    from agl.agent.base import LitAgent
-    from agl.algorithm.base import Algorithm
-    from agl.plugins.hooks import HookCaller
 
 logger = logging.getLogger("agl.runs")
 
@@ -183,10 +181,10 @@ class RunRecorder(Recorder):
         self,
         request: RunRequest,
         store: LightningStore,
-        agent: "LitAgent[Any]",
-        algorithm: "Algorithm",
+        agent: LitAgent[Any],
+        algorithm: Algorithm,
         datasets: Mapping[str, Dataset[Any]],
-        hooks: "HookCaller",
+        hooks: HookCaller,
     ) -> Generator[RecordedStart]:
         """A block that is one start of a run; how it ends is noted, and its result is made.
 
@@ -333,7 +331,7 @@ def _begin(
     now: RecordedStart,
     request: RunRequest,
     store: LightningStore,
-    algorithm: "Algorithm",
+    algorithm: Algorithm,
     about: dict[str, Any],
     unknown: list[str],
 ) -> str:

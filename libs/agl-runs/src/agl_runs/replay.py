@@ -1,19 +1,17 @@
 """Training a stored step of a run again, to compare."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.agent.base import LitAgent
 from agl.algorithm.base import RunContext
 from agl.errors import ConfigError
 from agl.plugins.parts import adapter_maker
+from agl.trainer import Trainer
 from agl_runs import folders
 
-if TYPE_CHECKING:
-    from agl.agent.base import LitAgent
-    from agl.trainer import Trainer
 
-
-def replay(trainer: "Trainer", agent: "LitAgent[Any]", step: int) -> Any:
+def replay(trainer: Trainer, agent: LitAgent[Any], step: int) -> Any:
     """Train a stored step of the run that ``run`` or ``run_dir`` of a trainer names again.
 
     The agent is not run, and nothing of the run is changed. The algorithm's coroutine method

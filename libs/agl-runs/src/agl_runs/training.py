@@ -7,23 +7,33 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from agl.algorithm.run_result import RunResult
 from agl.cli.shared import note, read_and_close
 from agl.errors import ConfigError, RunError
+from agl.plugins.parts import plan_part
 from agl.plugins.recorder import RunRequest
+from agl.store.base import LightningStore
+from agl.trainer import Trainer
 from agl.utils.secrets import HIDDEN
+from agl_runs.apart import pythons_of, run_apart
+from agl_runs.config.file import (
+    CheckedConfig,
+    ConfigFile,
+    RunConfig,
+    as_yaml,
+    check_config,
+    load_config,
+    load_config_of_run,
+)
 from agl_runs.files import make_private_folder, write_whole
-from agl_runs.folders import CONFIG, RUNS, STORE, STORES, known_run, new_run_id
+from agl_runs.finding import enter, last_time, stores_here
+from agl_runs.folders import CONFIG, RUNS, STORE, STORES, known_run, new_run_id, shown_status
+from agl_runs.local_runs import folder_here, one_of, runs_here, runs_in
+from agl_runs.records import Run
 from agl_runs.secrets import redact
 from agl_runs.store import query_runs
-
-if TYPE_CHECKING:
-    from agl.algorithm.run_result import RunResult
-    from agl.store.base import LightningStore
-    from agl.trainer import Trainer
-    from agl_runs.config.file import CheckedConfig, ConfigFile, RunConfig
-    from agl_runs.records import Run
 
 
 def train(
@@ -39,8 +49,6 @@ def train(
         PluginError: A component is unknown or does not load; nothing was started or written.
         RunError: The run failed, or no rollout succeeded.
     """
-    from agl_runs.config.file import load_config
-
     file = load_config(path, overrides)
     run = replace(new_run(file.config), force=force)
     if run.force and not run.resume:
@@ -57,10 +65,6 @@ def resume_run(
     ``path``, the run has the configuration in its folder. If the file has a ``run_dir`` without a
     run in it, one begins there: who starts a job again need not know how far it came.
     """
-    from agl_runs.config.file import load_config, load_config_of_run
-    from agl_runs.finding import enter
-    from agl_runs.local_runs import folder_here
-
     file = None if path is None else load_config(path, overrides)
     run = _find_run(name, file)
     if run is None:
@@ -74,12 +78,7 @@ def resume_run(
     _run(file, request, dry=False, ui=ui)
 
 
-def _find_run(name: str, file: "ConfigFile | None") -> "Run | None":
-    from agl_runs.config.file import RunConfig
-    from agl_runs.finding import last_time
-    from agl_runs.folders import shown_status
-    from agl_runs.local_runs import one_of, runs_here
-
+def _find_run(name: str, file: ConfigFile | None) -> Run | None:
     run_dir = None if file is None else file.config.run_dir
     where, by_name = f"in {run_dir!r}" if run_dir is not None else "under agl-runs", bool(name)
     folder = Path(name).parent if Path(name).name in STORES else Path(name)
@@ -117,11 +116,8 @@ def _find_run(name: str, file: "ConfigFile | None") -> "Run | None":
     return found[-1]
 
 
-def _runs_of_folders(written: "Iterable[Path]") -> "list[Run]":
+def _runs_of_folders(written: Iterable[Path]) -> list[Run]:
     """The run of the newest of these configurations, if its store is none in its folder."""
-    from agl_runs.config.file import load_config_of_run
-    from agl_runs.records import Run
-
     newest = max(written, key=os.path.getmtime, default=None)
     if newest is None or (newest.parent / STORE).exists():
         return []
@@ -131,11 +127,7 @@ def _runs_of_folders(written: "Iterable[Path]") -> "list[Run]":
     return [one for one in found if one.folder == run.folder]
 
 
-def _runs_of_store(file: "ConfigFile", name: str) -> "list[Run]":
-    from agl.plugins.parts import plan_part
-    from agl_runs.finding import last_time, stores_here
-    from agl_runs.local_runs import runs_here, runs_in
-
+def _runs_of_store(file: ConfigFile, name: str) -> list[Run]:
     spec, run_dir = file.config.store, file.config.run_dir
     if isinstance(spec, dict) and spec.get("type", "sqlite") == "sqlite":
         path = spec.get("path")
@@ -149,19 +141,15 @@ def _runs_of_store(file: "ConfigFile", name: str) -> "list[Run]":
     return sorted(read_and_close(store, query_runs), key=last_time)
 
 
-def _run(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
-    from agl_runs.apart import pythons_of, run_apart
-
+def _run(file: ConfigFile, run: RunRequest, *, dry: bool, ui: bool) -> None:
     if pythons := {} if dry else pythons_of(file):
         run_apart(file, run, pythons, ui=ui)
     else:
         run_here(file, run, dry=dry, ui=ui)
 
 
-def run_here(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> None:
+def run_here(file: ConfigFile, run: RunRequest, *, dry: bool, ui: bool) -> None:
     """Run what the role of this process is; for what it raises see ``train``."""
-    from agl_runs.config.file import check_config
-
     folder = run.folder
     assert folder is not None
     checked = check_config(file, run_dir=folder, dry=dry)
@@ -200,7 +188,7 @@ def run_here(file: "ConfigFile", run: RunRequest, *, dry: bool, ui: bool) -> Non
         raise RunError(f"nothing was trained: {why}")
 
 
-def _sum_up(result: "RunResult", path: str | None, folder: Path, words: list[str] | None) -> None:
+def _sum_up(result: RunResult, path: str | None, folder: Path, words: list[str] | None) -> None:
     """Print what came of the run that ``words`` began, and how it goes on if it has not ended."""
     print(result.summary)
     if path is not None:
@@ -216,7 +204,7 @@ def _sum_up(result: "RunResult", path: str | None, folder: Path, words: list[str
             note(f"to go on: agl run {redact(shlex.join([*words, '--resume', name]))}")
 
 
-def new_run(config: "RunConfig") -> RunRequest:
+def new_run(config: RunConfig) -> RunRequest:
     """A run in the configured folder, or in a new one; one that has begun in it goes on."""
     if config.run_dir is None:
         run_id = new_run_id()
@@ -239,16 +227,14 @@ class _ConfigWriter:
 
 
 def _trainer(
-    checked: "CheckedConfig",
+    checked: CheckedConfig,
     components: dict[str, Any],
-    store: "LightningStore",
+    store: LightningStore,
     run: RunRequest,
     folder: Path,
     *,
     ui: bool,
-) -> "Trainer":
-    from agl_runs.config.file import as_yaml
-
+) -> Trainer:
     config = {
         "file": str(checked.file.path.absolute()),
         "working_directory": os.getcwd(),
@@ -265,7 +251,7 @@ def _trainer(
     )
 
 
-def _fit(trainer: "Trainer", checked: "CheckedConfig", *, dry: bool) -> "RunResult":
+def _fit(trainer: Trainer, checked: CheckedConfig, *, dry: bool) -> RunResult:
     trainer.shows_result = False
     fit = trainer.dev if dry else trainer.fit
     return fit(checked.agent, checked.train, val_dataset=checked.val)

@@ -1,16 +1,15 @@
 """The page over a run, served by the run itself as long as it lasts: ``agl run --ui``."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import webbrowser
+from typing import Any
 
 import agl
+from agl.algorithm.base import Algorithm
 from agl.cli.shared import note
+from agl.store.base import LightningStore
 from agl.utils.checks import check_numbers
 from agl_runs.folders import STORE
-
-if TYPE_CHECKING:
-    from agl.algorithm.base import Algorithm
-    from agl.store.base import LightningStore
 
 
 class RunPages(agl.Hook):
@@ -30,7 +29,7 @@ class RunPages(agl.Hook):
         self._opened: LightningStore | None = None
         """The run's file as it is read for the page; the run's store is the run's to close."""
 
-    async def on_run_start(self, algorithm: "Algorithm", store: "LightningStore") -> None:
+    async def on_run_start(self, algorithm: Algorithm, store: LightningStore) -> None:
         from agl_ui.data_sources import DataSource, DataSources, file_source
         from agl_ui.read_only_store import ReadOnlyStore
         from agl_ui.serving import Server
@@ -48,8 +47,6 @@ class RunPages(agl.Hook):
         address = self._server.start()
         note(f"agl ui: {address}")  # a log would break it in two
         if self.browse:
-            import webbrowser
-
             webbrowser.open(address)
 
     async def on_run_end(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import secrets
+import webbrowser
 from collections.abc import AsyncGenerator
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -126,8 +127,6 @@ async def serve(sources: DataSources, host: str, port: int, *, is_open: bool, br
     server = Server(sources, host, port, is_open=is_open)
     click.echo(f"agl ui: {server.start()}", err=True)
     if browse:
-        import webbrowser
-
         webbrowser.open(server.address)
     try:
         await stop.wait()

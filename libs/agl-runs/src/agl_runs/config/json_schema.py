@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+
 from agl.errors import AglError
 from agl.plugins.parts import PARTS
 from agl.plugins.registry import GROUPS, components, load_component
@@ -52,8 +54,6 @@ def _component(kind: str, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _option(option: Option, definitions: dict[str, Any]) -> dict[str, Any]:
-    from pydantic import ConfigDict, PydanticUserError, TypeAdapter
-
     config, ref = ConfigDict(arbitrary_types_allowed=True), f"{option.name}.{{model}}"
     try:
         adapter = TypeAdapter[Any](list[option.annotation], config=config)  # pyright: ignore

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from agl.cli.shared import note
 from agl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_runs.records import Run
+from agl.store.base import LightningStore
+from agl_runs.finding import open_server, stores_here
+from agl_runs.folders import RUNS, STORE
+from agl_runs.local_runs import one_of, runs_here
+from agl_runs.records import Run
+from agl_sqlite import SqliteLightningStore
+from agl_views.tables.file_store import FileStore
 
 
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +32,7 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return path(url(function))
 
 
-def open_store(path: Path | None, url: str | None, *, to_write: bool = False) -> "LightningStore":
+def open_store(path: Path | None, url: str | None, *, to_write: bool = False) -> LightningStore:
     """The store that the options name; read beside the process that has it open.
 
     Args:
@@ -40,10 +43,6 @@ def open_store(path: Path | None, url: str | None, *, to_write: bool = False) ->
     Raises:
         ConfigError: Both options, or no store there.
     """
-    from agl_runs.finding import open_server, stores_here
-    from agl_sqlite import SqliteLightningStore
-    from agl_views.tables.file_store import FileStore
-
     if path is not None and url is not None:
         raise ConfigError("--path and --url name two stores; give one")
     if url is not None:
@@ -68,10 +67,6 @@ def store_file(path: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from agl_runs.finding import stores_here
-    from agl_runs.folders import RUNS, STORE
-    from agl_runs.local_runs import one_of, runs_here
-
     if path.is_dir():  # it may have the name of a run, and be another
         if stores := stores_here(path) or stores_here(Path(RUNS) / path):
             return stores[-1]
@@ -83,15 +78,12 @@ def store_file(path: Path) -> Path:
     raise ConfigError(f"{path}: no such store file")
 
 
-def store_of(run: "Run") -> Path:
+def store_of(run: Run) -> Path:
     """The store file of a run that is in its folder or under ``agl-runs``.
 
     Raises:
         ConfigError: It is not where it was.
     """
-    from agl_runs.finding import stores_here
-    from agl_runs.local_runs import runs_here
-
     for file in (*stores_here(Path(run.folder or "")), *filter(Path.is_file, stores_here())):
         if any(one.run_id == run.run_id for one in runs_here(file.parent)):
             return file

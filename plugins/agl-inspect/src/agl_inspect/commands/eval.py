@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,18 +14,18 @@ from agl.cli.shared import note, print_json, print_table, read_and_close
 from agl.errors import ConfigError, RunError
 from agl.plugins import registry
 from agl.plugins.recorder import RunRequest
+from agl.store.base import LightningStore
 from agl.store.queries import each_record
 from agl.utils.logs import setup_logging
 from agl.utils.text import shorten
 from agl_inspect.figures import mean, number
 from agl_inspect.runs.lookup import find_run
+from agl_learning.collect.pass_at_k import PASSED, over_copies
+from agl_learning.trainer.base import Training
+from agl_learning.trainer.online import OnlineTraining
 from agl_runs.config.file import ConfigFile, check_config, load_config, load_config_of_run
 from agl_runs.files import make_private_folder
 from agl_runs.training import new_run
-
-if TYPE_CHECKING:
-    from agl.store.base import LightningStore
-    from agl_learning.trainer.base import Training
 
 SHOWN = 48
 """Characters of a task in the table; ``--json`` has all."""
@@ -108,9 +108,6 @@ def _evaluating(
     target: str, file: ConfigFile, start: str | None, copies: int, overrides: Sequence[str]
 ) -> tuple[ConfigFile, bool]:
     """The configuration with what an evaluation needs; whether its algorithm serves a model."""
-    from agl_learning.trainer.base import Training
-    from agl_learning.trainer.online import OnlineTraining
-
     spec: Any = file.config.algorithm
     name = spec if isinstance(spec, str) else spec.get("type")
     algorithm = registry.load(registry.GROUPS["algorithm"], name)
@@ -132,13 +129,13 @@ def _evaluating(
     return _find(target, given)[0], is_training
 
 
-def _ends_at_once(algorithm: "Training") -> bool:
+def _ends_at_once(algorithm: Training) -> bool:
     """In the place of ``is_over``: no step is done, and what was evaluated before is again."""
     algorithm.session.val_rewards.clear()
     return True
 
 
-async def _read(store: "LightningStore", run_id: str) -> Evaluation:
+async def _read(store: LightningStore, run_id: str) -> Evaluation:
     found = Evaluation()
     async for rollout in each_record(store.query_rollouts):
         about = rollout.metadata or {}
@@ -161,8 +158,6 @@ async def _read(store: "LightningStore", run_id: str) -> Evaluation:
 
 
 def _report(found: Evaluation, copies: int, run: RunRequest, as_json: bool) -> None:
-    from agl_learning.collect.pass_at_k import PASSED, over_copies
-
     tasks = list(found.tasks.values())
     metrics = {
         "reward/mean": mean(reward for one in tasks for reward in one.rewards),

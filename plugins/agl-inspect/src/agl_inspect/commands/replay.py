@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,6 +10,7 @@ from agl.cli.shared import note, print_json, print_table
 from agl.errors import ConfigError
 from agl.utils.text import shorten
 from agl_inspect.runs.lookup import Where, copy_of_store, file_of, find_run
+from agl_learning.trainer.comparison import Replay
 from agl_runs.config.file import ConfigFile, check_config, load_config, load_config_of_run
 from agl_runs.finding import enter
 from agl_runs.folders import CONFIG
@@ -17,9 +18,6 @@ from agl_runs.local_runs import folder_here
 from agl_runs.records import Run
 from agl_runs.replay import replay
 from agl_views.tables.stores import store_options
-
-if TYPE_CHECKING:
-    from agl_learning.trainer.comparison import Replay
 
 SHOWN = 44
 """Characters of a value in the table; ``--json`` has all."""
@@ -83,7 +81,7 @@ def _config_of(run: Run, file: Path | None, overrides: tuple[str, ...]) -> Confi
     return config
 
 
-def _replay(run: Run, where: Where, step: int, config: ConfigFile) -> "Replay":
+def _replay(run: Run, where: Where, step: int, config: ConfigFile) -> Replay:
     folder = Path(run.folder or "")
     checked = check_config(config, run_dir=folder)
     built = checked.build("algorithm", "adapter")
@@ -92,7 +90,7 @@ def _replay(run: Run, where: Where, step: int, config: ConfigFile) -> "Replay":
         return replay(trainer, checked.agent, step)
 
 
-def _print(replay: "Replay") -> None:
+def _print(replay: Replay) -> None:
     verdicts = {True: "same", False: "DIFFERS", None: ""}
     rows = [
         [one.what, _shown(one.before), _shown(one.now), verdicts[one.same]]
