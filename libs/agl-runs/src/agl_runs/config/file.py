@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from agl.agent.base import LitAgent
 from agl.algorithm.base import Algorithm
@@ -24,6 +24,7 @@ from agl.plugins.parts import adapter_maker, default_strategy, plan_part
 from agl.plugins.schema import key, schema_of, validate
 from agl.store.base import LightningStore
 from agl.tracer.base import DummyTracer
+from agl.trainer import Trainer
 from agl.types import NamedResources
 from agl.utils.catalogue import public_names
 from agl.utils.checks import check_numbers
@@ -39,9 +40,6 @@ from agl_runs.folders import CONFIG, STORE
 from agl_runs.records import Run
 from agl_runs.secrets import expand, redact
 from agl_runs.user_code import put_on_path
-
-if TYPE_CHECKING:
-    from agl.trainer import Trainer
 
 ComponentSpec = str | dict[str, Any]
 """A name, a path ``module:attribute``, or a dict of ``type`` and options."""
@@ -150,10 +148,8 @@ class CheckedConfig:
 
     def trainer(
         self, components: dict[str, Any], store: LightningStore | None, **options: Any
-    ) -> "Trainer":
+    ) -> Trainer:
         """A trainer of these components; ``options`` are ``Trainer``'s and go before the file's."""
-        from agl.trainer import Trainer
-
         names = "max_rollouts", "concurrency", "runner"
         about: dict[str, Any] = {name: getattr(self.file.config, name) for name in names}
         about |= {"initial_resources": self.resources, "hooks": self.hooks}
