@@ -252,8 +252,8 @@ def _text(message: dict[str, Any], index: int) -> str:
         if fields.get("type") != "text":
             why = (
                 f"parts of type {fields.get('type', part)!r} are not supported: the model that is "
+                "trained gets text alone. Send them to another model of the gateway"
             )
-            why += "trained gets text alone. Send them to another model of the gateway"
             raise RequestError(400, f"'messages.{index}.content': {why}")
         if not isinstance(text := fields.get("text"), str):
             raise _refused(message, index, "content", "expected a string as 'text' of each part")

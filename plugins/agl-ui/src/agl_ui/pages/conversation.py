@@ -172,8 +172,7 @@ def _kind(colour: str, logprob: float | None, fate: CallLine | None) -> str:
 
 def said(message: dict[str, Any], raw: str) -> Said:
     """A message, cut to what a page bears."""
-    content: Any = message.get("content") or message.get("refusal") or ""
-    text = text_of(content) if content else ""
+    text = text_of(message.get("content") or message.get("refusal") or "")
     urls = enumerate(image_urls([message]))
     found = [image_of(url, f"{raw}&image={number}") for number, url in urls if url]
     return Said(

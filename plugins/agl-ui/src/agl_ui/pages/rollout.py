@@ -220,7 +220,10 @@ async def raw(request: Request, source: DataSource) -> Response:
     if image is not None:
         answer = await asyncio.to_thread(_image, shown, call, which, image)
     else:
-        text = _raw_text(shown, call, which)
+        text = text_of(shown.rollout.input)
+        if which != "task":
+            message = _message(shown, call, which)
+            text = text_of(message.get("content") or message.get("refusal") or "")
         answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
     answer.headers["Content-Security-Policy"] = SANDBOX
     return answer
@@ -235,13 +238,6 @@ def _image(shown: Shown, call: ModelCall | None, which: str, number: int) -> Res
     except ValueError as error:
         raise HTTPException(400, str(error)) from None
     return Response(data, media_type=kind)
-
-
-def _raw_text(shown: Shown, call: ModelCall | None, which: str) -> str:
-    if which == "task":
-        return text_of(shown.rollout.input)
-    message = _message(shown, call, which)
-    return text_of(message.get("content") or message.get("refusal") or "")
 
 
 def _message(shown: Shown, call: ModelCall | None, which: str) -> dict[str, Any]:

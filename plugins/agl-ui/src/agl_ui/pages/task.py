@@ -86,10 +86,12 @@ async def write(request: Request, source: DataSource) -> Page:
     compared: dict[tuple[str, int | None, str], Step] = {}
     for row in rows:
         about = row.rollout.metadata or {}
-        run, group, number = about.get("run"), about.get("group"), _step_of(row.rollout)
-        run = None if run is None else str(run)
         # What stands in metadata may be anything.
-        key = (repr(run), number, repr((group, about.get("step"))))
+        run, group, said = (about.get(name) for name in ("run", "group", "step"))
+        run = None if run is None else str(run)
+        is_step = isinstance(said, int) and not isinstance(said, bool) and said >= 0
+        number = said if is_step else None
+        key = (repr(run), number, repr((group, said)))
         compared.setdefault(key, Step(run, number, group, [])).rows.append(row)
     steps = list(compared.values())
     own = next(one for one in steps if any(r.rollout.rollout_id == rollout_id for r in one.rows))
@@ -153,12 +155,6 @@ async def _siblings(source: DataSource, rollout: Rollout) -> list[Rollout]:
         return list(islice(of_it, MOST // 2))
 
     return [*reversed(same(before)), rollout, *same(after)]
-
-
-def _step_of(rollout: Rollout) -> int | None:
-    step = (rollout.metadata or {}).get("step")
-    is_one = isinstance(step, int) and not isinstance(step, bool) and step >= 0
-    return step if is_one else None
 
 
 async def _column(source: DataSource, row: Row) -> Column:
