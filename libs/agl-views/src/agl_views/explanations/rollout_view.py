@@ -46,6 +46,12 @@ class Shown:
         return FinalReward.of(self.attempt.status, self.attempt.reward)
 
     @property
+    def num_calls(self) -> int:
+        """Of the attempt; of a long trace those that were not read, too."""
+        read, found = len(self.calls), self.chain.trace.num_calls
+        return read if found is None else found
+
+    @property
     def is_accounted(self) -> bool:
         """Whether an algorithm has accounted for it; else outcomes are the default adapter's."""
         return self.chain.part is not None

@@ -46,8 +46,7 @@ def rollout_lines(shown: Shown, *, tokens: bool = False, full: bool = False) -> 
                 sampled = (f"{one}" if at is None else f"{one}:{at:.3g}" for one, at in pairs)
                 yield from indented("sampled", " ".join(sampled))
     rollout_id, trace = shown.rollout.rollout_id, shown.chain.trace
-    num_calls = len(shown.calls) if trace.num_calls is None else trace.num_calls
-    if more := max(0, num_calls - len(written)):
+    if more := max(0, shown.num_calls - len(written)):
         yield f"\n{more} more calls: --full shows them, agl show {rollout_id}/SPAN one"
     if not trace.is_whole:
         yield (

@@ -65,8 +65,8 @@ async def write(request: Request, source: DataSource) -> Page:
         )
     if given.get("again", "1") != "1":
         raise HTTPException(400, f"again={given['again'][:50]!r}: expected 1")
-    if turn > max(1, _num_turns(shown)):
-        raise ConfigError(f"turn={turn}: there are {_num_turns(shown)} model calls")
+    if turn > max(1, shown.num_calls):
+        raise ConfigError(f"turn={turn}: there are {shown.num_calls} model calls")
     if call_id and shown.chain.trace.is_whole and call_id not in shown.chain.calls:
         raise ConfigError(f"call={call_id[:50]!r}: rollout {rollout.rollout_id!r} has no such call")
     begin = whole_number(request, "tokens", (token or 0) // MOST_TOKENS * MOST_TOKENS) or 0
@@ -93,7 +93,7 @@ async def write(request: Request, source: DataSource) -> Page:
             turns_of, shown, address, colour, first, {call_id: begin}, texts
         ),
         "first_turn": first,
-        "num_turns": _num_turns(shown),
+        "num_turns": shown.num_calls,
         "most_turns": MOST_TURNS,
         "most_tokens": MOST_TOKENS,
         "reasons": EXCLUSION_REASONS,
@@ -129,12 +129,6 @@ def _first_turn(shown: Shown, asked: int, call_id: str) -> int:
     if numbers:
         return numbers[0] // MOST_TURNS * MOST_TURNS + 1
     return max(1, min(asked, begin + len(shown.calls)))
-
-
-def _num_turns(shown: Shown) -> int:
-    """How many calls there are to be paged through."""
-    trace = shown.chain.trace
-    return len(shown.calls) if trace.num_calls is None else trace.num_calls
 
 
 def _beside(attempt: Attempt, shown: Shown) -> dict[str, Any]:
