@@ -48,8 +48,8 @@ class Shown:
     @property
     def num_calls(self) -> int:
         """Of the attempt; of a long trace those that were not read, too."""
-        read, found = len(self.calls), self.chain.trace.num_calls
-        return read if found is None else found
+        found = self.chain.trace.num_calls
+        return len(self.calls) if found is None else found
 
     @property
     def is_accounted(self) -> bool:
