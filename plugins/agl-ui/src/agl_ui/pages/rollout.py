@@ -214,11 +214,12 @@ async def raw(request: Request, source: DataSource) -> Response:
     if image is not None:
         answer = await asyncio.to_thread(_image, shown, call, which, image)
     else:
-        text = text_of(shown.rollout.input)
+        said = shown.rollout.input
         if which != "task":
             message = _message(shown, call, which)
-            text = text_of(message.get("content") or message.get("refusal") or "")
-        answer = PlainTextResponse(text[:MOST_RAW].encode("utf-8", "backslashreplace"))
+            said = message.get("content") or message.get("refusal") or ""
+        text = text_of(said)[:MOST_RAW]
+        answer = PlainTextResponse(text.encode("utf-8", "backslashreplace"))
     answer.headers["Content-Security-Policy"] = SANDBOX
     return answer
 
