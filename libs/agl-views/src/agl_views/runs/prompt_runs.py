@@ -8,15 +8,14 @@ a candidate have such an object as ``prompts`` in their metadata.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, cast
 
 from agl.errors import NotSupportedError
 from agl.store.base import LightningStore
+from agl.store.rules import ENDED
 from agl.types import Rollout
 from agl_learning.collect.results import COUNTED
 from agl_runs.store import RUN_ID
-
-ENDED: Final = ("succeeded", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
