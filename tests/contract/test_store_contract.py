@@ -1,35 +1,21 @@
 """The store contract over every store that ships with the core."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from agl.store.base import LightningStore
 from agl.store.engine import operations
 from agl.store.memory import InMemoryLightningStore
 from agl_sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
-SCAN_SECONDS = 0.05
+
+class TestMemory(StoreContract):
+    component = InMemoryLightningStore
 
 
-def in_memory(folder: Path) -> LightningStore:
-    return InMemoryLightningStore(scan_interval_seconds=SCAN_SECONDS)
-
-
-def sqlite(folder: Path) -> LightningStore:
-    return SqliteLightningStore(folder / "agl.db", scan_interval_seconds=SCAN_SECONDS)
-
-
-class TestStoreContract(StoreContract):
-    @pytest.fixture(params=[in_memory, sqlite])
-    async def store(self, request, tmp_path):
-        make: Callable[[Path], LightningStore] = request.param
-        store = make(tmp_path)
-        yield store
-        await store.close()
+class TestSqlite(StoreContract):
+    component = SqliteLightningStore
 
 
 class KeepsSpansOfDeletedRollouts(InMemoryLightningStore):
@@ -53,8 +39,9 @@ class WakesNobody(InMemoryLightningStore):
 @pytest.mark.parametrize("claim", ["end_of_its_attempt", "next_attempt_began"])
 async def test_a_store_that_marks_no_late_span_is_caught(claim, monkeypatch):
     monkeypatch.setattr(operations, "late", lambda span, *_: span)
+    test = getattr(StoreContract(), f"test_span_after_the_{claim}_is_late")
     with pytest.raises(AssertionError):
-        await getattr(StoreContract(), f"test_span_after_the_{claim}_is_late")(in_memory(Path()))
+        await test(InMemoryLightningStore())
 
 
 async def test_a_store_that_keeps_spans_of_deleted_rollouts_is_caught():

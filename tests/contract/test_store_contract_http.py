@@ -1,10 +1,9 @@
 """The store contract over HTTP: a client of a server of each store, and the server as a store."""
 
 import pytest
+from tests.stores import served
 
 from agl.store.memory import InMemoryLightningStore
-from agl_server.client import LightningStoreClient
-from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
 from agl_testing.store_contract import StoreContract
 
@@ -24,9 +23,5 @@ class TestStoreContractOverHttp(StoreContract):
             if backend == "memory"
             else SqliteLightningStore(tmp_path / "agl.db", scan_interval_seconds=0.05)
         )
-        server = LightningStoreServer(inner, port=0, token="s3cret-long-enough")
-        await server.start()
-        client = LightningStoreClient(server.endpoint, token="s3cret-long-enough")
-        yield client if side == "client" else server
-        await client.close()
-        await server.close()
+        async with served(inner, token="s3cret-long-enough") as (server, client):
+            yield client if side == "client" else server

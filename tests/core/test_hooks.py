@@ -279,7 +279,8 @@ def test_runners_of_one_process_share_the_plugins_of_their_run(install, caplog, 
         all_run.wait(60)
         return 1.0
 
-    agl.Trainer(algorithm="baseline", strategy="shm", n_runners=3).fit(agent, range(3))
+    result = agl.Trainer(algorithm="baseline", strategy="shm", n_runners=3).fit(agent, range(3))
+    assert result.rollouts == {"succeeded": 3}
     import agl_c_mod
 
     assert len(agl_c_mod.MADE) == 1

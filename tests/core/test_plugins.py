@@ -313,6 +313,7 @@ def test_nearest_name_may_be_one_that_is_not_installed(monkeypatch):
         ("from agl import MongoLightningStore", "ImportError: cannot import name 'MongoLight"),
         ("agl.Trainer(max_tasks=1)", "'max_tasks'. It is of Agent Lightning 0.3: it is max_roll"),
         ("agl.Trainer(algoritm=1)", "unknown argument 'algoritm'. Did you mean 'algorithm'?"),
+        ("agl.Trainer(resources={})", "'resources'. Did you mean 'initial_resources'?"),
         ("agl.Trainer(dev=True)", "and call trainer.dev(agent, tasks) instead of fit"),
         ("agl.setup_logging(apply_to=[])", "every logger of agl and its plugins is under"),
         ("agl.Trainer().fit(None, train_data=[1])", "'train_data'. It is of Agent Lightning 0.3:"),

@@ -14,12 +14,9 @@ from agl.errors import (
     AlgorithmError,
     ConfigError,
     DatasetError,
-    MissingPluginError,
     RunnerCrashError,
     UnknownComponentError,
 )
-from agl.plugins import registry
-from agl.plugins.recorder import NO_RECORD
 
 
 @agl.rollout
@@ -335,23 +332,6 @@ def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours():
 def test_what_is_no_resource_is_refused_by_name(resources, said):
     with pytest.raises(ConfigError, match=f"Trainer: initial_resources: {said}"):
         agl.Trainer(initial_resources=resources)
-
-
-def test_part_of_an_argument_is_answered_with_the_whole():
-    with pytest.raises(ConfigError, match=r"'resources'. Did you mean 'initial_resources'\?"):
-        agl.Trainer(resources={})
-
-
-def test_trainer_without_agl_runs_keeps_no_record_and_resumes_nothing(store, monkeypatch):
-    scan = registry._scan
-    monkeypatch.setattr(
-        registry, "_scan", lambda paths: tuple(c for c in scan(paths) if c.kind != "recorder")
-    )
-    result = agl.Trainer(strategy="shm", store=store).dev(tenth, [1, 2])
-    assert (result.rollouts, result.warnings) == (None, [NO_RECORD])
-    assert [one.status for one in asyncio.run(store.query_rollouts())] == ["succeeded"] * 2
-    with pytest.raises(MissingPluginError, match="recorder 'runs' lives in agl-runs"):
-        agl.Trainer(run="a", strategy="shm")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from tests.run_agents import succeeds
 
 import agl
 from agl.algorithm.gateway import GatewayClient
+from agl.emitter import reward_attributes
 from agl.errors import AgentResultError
 from agl.runner import RolloutCancelledError
 from agl.tracer.base import active_tracer
+from agl_testing.store_steps import span_of
 
 
 @pytest.mark.parametrize(
@@ -245,10 +247,7 @@ async def test_reward_that_a_hook_adds_at_the_end_is_the_final_one(run_all, memo
             assert [span.span_id for span in spans] == [span.span_id for span in stored]
             held = await store.get_rollout_by_id(rollout.rollout_id)
             seen.append(f"{held.status} {held.attempt.status}, to be {rollout.attempt.status}")
-            ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-            reward = {"agentlightning.reward.0.name": "primary"}
-            reward["agentlightning.reward.0.value"] = 0.9
-            await store.add_span(agl.Span.from_attributes(attributes=reward, **ids))
+            await store.add_span(span_of(rollout, attributes=reward_attributes(0.9)))
 
         async def on_attempt_end(self, *, attempt):
             seen.append(attempt.status)
@@ -310,18 +309,6 @@ async def test_attempt_shows_life_whatever_it_waits_for(run_all, memory_store, m
     (rollout,) = await run_all(succeeds, memory_store, ["x"], config=limit, hooks=[hook])
     assert waited == [slow]
     assert (rollout.status, rollout.attempt.status) == ("succeeded", "succeeded")
-
-
-async def test_hook_that_raises_fails_nothing(run_all, memory_store, caplog, monkeypatch):
-    monkeypatch.delenv("AGL_STRICT_PLUGINS", raising=False)
-
-    class Broken(agl.Hook):
-        async def on_trace_start(self, *, rollout):
-            raise RuntimeError("hook")
-
-    rollouts = await run_all(succeeds, memory_store, ["a", "b"], hooks=[Broken()])
-    assert [r.status for r in rollouts] == ["succeeded"] * 2
-    assert caplog.text.count("on_trace_start raised RuntimeError: hook") == 1
 
 
 async def step(agent: Any, store: agl.LightningStore, task: Any = "x", **options: Any) -> Any:

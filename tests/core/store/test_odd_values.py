@@ -9,12 +9,11 @@ import numpy
 import pytest
 from tests.stores import opened, served
 
-import agl
 from agl.errors import InvalidRecordError
-from agl.store.base import AttemptEnd
 from agl.store.span_checks import storable
-from agl.types import Link, Span, SpanContext
+from agl.types import Link, SpanContext
 from agl_server.client import without_token
+from agl_testing.store_steps import span_of
 
 NUMBER = 10**5_000
 """Python reads no number of so many digits."""
@@ -25,21 +24,16 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
 
-def span(started: agl.AttemptedRollout, **fields: Any) -> Span:
-    ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
-    return Span.from_attributes(**{"attributes": {}, **ids, **fields})
-
-
 async def test_blanks_behind_a_span_damage_nothing(store):
     async with served(store) as (server, _):
         started = await store.start_rollout("task")
-        await store.add_span(span(started, name="good"))
+        await store.add_span(span_of(started, name="good"))
         await store.update_attempt(started.rollout_id, "latest", status="succeeded")
         url, token = without_token(server.endpoint)
         headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
             for blanks in ("\n", " ", "\r\n\t"):
-                body = span(started, name="late").model_dump_json() + blanks
+                body = span_of(started, name="late").model_dump_json() + blanks
                 async with session.post(f"{url}/v1/agl/spans", data=body) as answer:
                     assert answer.status == 201
         found = [(one.name, one.late) for one in await store.query_spans(started.rollout_id)]
@@ -61,7 +55,7 @@ async def test_what_nobody_can_read_again_is_refused_and_changes_nothing(store, 
     assert claimed.input == "one"
     assert [each.metadata for each in await store.query_rollouts()] == [claimed.metadata]
     with pytest.raises(InvalidRecordError):
-        await store.add_span(span(claimed, attributes={"n": NUMBER}))
+        await store.add_span(span_of(claimed, attributes={"n": NUMBER}))
     assert list(await store.query_spans(claimed.rollout_id)) == []
 
 
@@ -93,15 +87,6 @@ async def test_no_store_takes_a_task_that_json_cannot_hold(store, task, said):
         assert [each.input for each in await store.query_rollouts()] == ["one"]
 
 
-async def test_spans_of_an_older_attempt_are_late_in_a_turn_too(store):
-    first = await store.start_rollout("task")
-    await store.start_attempt(first.rollout_id)
-    own = first.attempt.attempt_id
-    end = AttemptEnd(rollout_id=first.rollout_id, attempt_id=own, status="succeeded")
-    await store.turn([span(first, name="reward")], finish=end, limit=0)
-    assert [one.late for one in await store.query_spans(first.rollout_id, own)] == [True]
-
-
 async def test_a_task_with_these_words_is_no_number(tmp_path):
     task = {"text": "NaN, Infinity", "digits": "7" * 10_000, "number": 10**300}
     async with opened(tmp_path / "s.db") as store:
@@ -112,11 +97,11 @@ async def test_a_task_with_these_words_is_no_number(tmp_path):
 async def test_span_of_odd_texts_becomes_one_that_is_kept(store):
     started = await store.start_rollout("task")
     ids = {"trace_id": "\ud800", "span_id": "b" * 16, "is_remote": False, "trace_state": {}}
-    odd = span(started, parent_id="\ud800").model_copy(
+    odd = span_of(started, parent_id="\ud800").model_copy(
         update={"links": [Link(context=SpanContext.model_validate(ids))], "mine": "\ud800"}
     )
-    await store.add_many_spans([storable(odd), span(started)])
+    await store.add_many_spans([storable(odd), span_of(started)])
     kept, _ = await store.query_spans(started.rollout_id)
     assert (kept.parent_id, kept.links[0].context.trace_id) == ("\ufffd", "\ufffd")
     with pytest.raises(InvalidRecordError, match="NUL"):
-        storable(span(started, span_id="a\0b"))
+        storable(span_of(started, span_id="a\0b"))

@@ -9,13 +9,13 @@ import agl
 from agl.errors import StoreError
 from agl.execution.base import ThreadingEvent
 from agl.runner.claims import Claims
-from agl.store.base import AttemptEnd
 from agl.store.release import release_claim
 from agl_http import wire
 from agl_http.layers import GRANT
 from agl_http.tokens import ADMIN
 from agl_server.routes import StoreRoutes
 from agl_sqlite.writer import return_claims
+from agl_testing.store_steps import end_of
 
 
 async def queue_two(store: agl.LightningStore) -> None:
@@ -129,7 +129,5 @@ async def test_claims_are_run_or_go_back_whenever_the_runner_is_stopped(memory_s
     await memory_store.enqueue_rollout(2)
     event = SetMeanwhile()
     event.looks = -1  # `turn` looks before it asks, too
-    ids = {"rollout_id": claimed[0].rollout_id, "attempt_id": claimed[0].attempt.attempt_id}
-    end = AttemptEnd(**ids, status="succeeded")
-    turn = await Claims(memory_store, "w", event, 9).turn([], end, more=True)
+    turn = await Claims(memory_store, "w", event, 9).turn([], end_of(claimed[0]), more=True)
     assert [one.input for one in turn.claimed] == [2]

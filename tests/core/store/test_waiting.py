@@ -82,18 +82,6 @@ async def test_claim_ends_that_begins_to_wait_while_another_thread_closes_the_st
         assert await store.dequeue_rollout(wait_seconds=60) is None
 
 
-async def test_close_ends_every_wait(store):
-    rollout = await store.enqueue_rollout("task")
-    await store.dequeue_rollout()
-    waits = [
-        asyncio.create_task(store.dequeue_rollout(wait_seconds=30)),
-        asyncio.create_task(store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])),
-    ]
-    await asyncio.sleep(0.05)
-    await store.close()
-    assert await asyncio.wait_for(asyncio.gather(*waits), 20) == [None, []]
-
-
 async def test_watchdog_runs_only_when_something_has_a_deadline():
     def watchdogs():
         return sum(thread.name == "agl-store-watchdog" for thread in threading.enumerate())

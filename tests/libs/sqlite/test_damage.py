@@ -8,8 +8,9 @@ import pytest
 from tests.stores import opened, served
 
 from agl.errors import DamagedRecordError, StoreError, StoreUnavailableError
-from agl.types import Document, Failure, RolloutConfig, Span
+from agl.types import Document, Failure, RolloutConfig
 from agl_sqlite import SqliteLightningStore
+from agl_testing.store_steps import span_of
 
 
 def overwrite(path: Path, text: str, change: bytes) -> None:
@@ -25,9 +26,8 @@ async def fill(path: Path, count: int = 2) -> list[str]:
     store, ids = SqliteLightningStore(path), list[str]()
     for number in range(count):
         started = await store.start_rollout("a task")
-        of = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
         text = {"why": f"the answer to {number} is wrong " * 20}
-        await store.add_many_spans([Span.from_attributes(attributes=text, **of)])
+        await store.add_many_spans([span_of(started, attributes=text)])
         await store.update_attempt(started.rollout_id, "latest", status="succeeded")
         ids.append(started.rollout_id)
     await store.enqueue_rollout({"words": "of a task"})

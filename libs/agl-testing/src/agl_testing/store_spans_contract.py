@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 
 from agl.errors import InvalidRecordError, UnknownRecordError
-from agl.store.base import AttemptEnd, LightningStore
+from agl.store.base import LightningStore
 from agl.types import Event, Link, SpanContext, TraceStatus
-from agl_testing.store_steps import RETRY_ONCE, claim, column, ids_of, report, span_of, status_of
+from agl_testing.store_steps import (
+    RETRY_ONCE,
+    claim,
+    column,
+    end_of,
+    ids_of,
+    report,
+    span_of,
+    status_of,
+)
 
 
 class StoreSpansContract:
@@ -37,15 +46,6 @@ class StoreSpansContract:
         again = await store.add_span(span_of(started))
         assert again is not None
         assert again.sequence_id == 4
-
-    async def test_numbers_continue_after_given_and_reserved(self, store: LightningStore) -> None:
-        started = await store.start_rollout("task")
-        assert await store.get_next_span_sequence_id(*ids_of(started)) == 1
-        await store.add_span(span_of(started).model_copy(update={"sequence_id": 10}))
-        assert await store.get_next_span_sequence_id(*ids_of(started)) == 11
-        added = await store.add_span(span_of(started))
-        assert added is not None
-        assert added.sequence_id == 12
 
     async def test_numbers_grow_over_the_attempts_of_a_rollout(self, store: LightningStore) -> None:
         first = await store.start_rollout("task", config=RETRY_ONCE)
@@ -129,10 +129,8 @@ class StoreSpansContract:
         spans = [good, bad, span_of(started)]
         with pytest.raises(InvalidRecordError):
             await store.add_many_spans(spans)
-        ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
-        finish = AttemptEnd.model_validate({**ids, "status": "succeeded"})
         with pytest.raises(InvalidRecordError):
-            await store.turn(spans, finish=finish, limit=0)
+            await store.turn(spans, finish=end_of(started), limit=0)
         assert (await store.query_spans(started.rollout_id)).total == 0
         assert await status_of(store, started) == "preparing"
         added = await store.add_many_spans([good])
@@ -189,8 +187,9 @@ class StoreSpansContract:
         first = await store.start_rollout("task")
         second = await store.start_attempt(first.rollout_id)
         await store.add_many_spans([span_of(first), span_of(second)])
-        late = {span.attempt_id: span.late for span in await store.query_spans(first.rollout_id)}
-        assert late == {first.attempt.attempt_id: True, second.attempt.attempt_id: False}
+        await store.turn([span_of(first)], finish=end_of(first), limit=0)
+        late = {(one.attempt_id, one.late) for one in await store.query_spans(first.rollout_id)}
+        assert late == {(first.attempt.attempt_id, True), (second.attempt.attempt_id, False)}
 
     async def test_add_otel_span(self, store: LightningStore) -> None:
         from opentelemetry.sdk.trace import TracerProvider

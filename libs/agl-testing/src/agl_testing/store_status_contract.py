@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from agl.errors import InvalidTransitionError, UnknownRecordError
-from agl.store.base import AttemptEnd, LightningStore
-from agl.types import AttemptedRollout, AttemptStatus, Failure, RolloutConfig
+from agl.store.base import LightningStore
+from agl.types import AttemptStatus, Failure, RolloutConfig
 from agl_testing.store_steps import (
     RETRY_ONCE,
     claim,
+    end_of,
     find,
     ids_of,
     latest,
@@ -19,16 +20,6 @@ from agl_testing.store_steps import (
     status_of,
     work_of,
 )
-
-
-def end_of(rollout: AttemptedRollout, error: Failure | None = None) -> AttemptEnd:
-    """How the attempt ended."""
-    return AttemptEnd(
-        rollout_id=rollout.rollout_id,
-        attempt_id=rollout.attempt.attempt_id,
-        status="failed" if error else "succeeded",
-        error=error,
-    )
 
 
 class StoreStatusContract:

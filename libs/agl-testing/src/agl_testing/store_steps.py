@@ -5,12 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from agl.store.base import LightningStore
+from agl.store.base import AttemptEnd, LightningStore
 from agl.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
     EnqueueRolloutRequest,
+    Failure,
     Rollout,
     RolloutConfig,
     RolloutStatus,
@@ -56,6 +57,16 @@ async def report(
 ) -> Attempt:
     """Report the status of the attempt."""
     return await store.update_attempt(*ids_of(rollout), status=status, **more)
+
+
+def end_of(rollout: AttemptedRollout, error: Failure | None = None) -> AttemptEnd:
+    """How the attempt ended."""
+    return AttemptEnd(
+        rollout_id=rollout.rollout_id,
+        attempt_id=rollout.attempt.attempt_id,
+        status="failed" if error else "succeeded",
+        error=error,
+    )
 
 
 async def column(query: Any, field: str, *ids: str | None, **options: Any) -> list[Any]:
