@@ -9,9 +9,10 @@ import json
 import sys
 import warnings
 
-warnings.simplefilter("ignore")
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
 
-import agentlightning as agl  # noqa: E402
+import agentlightning as agl
 
 
 class Agent(agl.LitAgent):
@@ -48,7 +49,8 @@ def work(address: str) -> None:
     trainer.fit_v0(Agent(), client)
 
 
-if sys.argv[1] == "server":
-    asyncio.run(serve(int(sys.argv[2])))
-else:
-    work(sys.argv[2])
+if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        asyncio.run(serve(int(sys.argv[2])))
+    else:
+        work(sys.argv[2])

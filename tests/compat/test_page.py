@@ -3,7 +3,6 @@
 That it is refused so is ``test_names.py``.
 """
 
-import json
 import re
 from pathlib import Path
 
@@ -11,9 +10,10 @@ import pytest
 
 from agentlightning._refused import REFUSED
 
+from .test_names import FACTS
+
 pytestmark = pytest.mark.plugins
 
-FACTS = json.loads(Path(__file__).with_name("names_of_0_3.json").read_text("utf-8"))
 PAGE = Path(__file__).parents[2] / "docs/howto/from-agent-lightning.md"
 
 

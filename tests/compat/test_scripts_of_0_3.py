@@ -1,6 +1,6 @@
 """What scripts of 0.3 do, and agl does otherwise: C1 to C28 of the review, in agentlightning.
 
-C1 and C28 are ``test_names.py``, C2 ``test_threaded_store.py``, C3, C10 and C20
+C1 and C28 are ``test_names.py``, C2 ``test_threaded_store.py``, C3, C10, C20 and C22
 ``test_differences.py``, C23 ``tests/seams/test_no_runner_left.py``; C6, C8 and C9 are among the
 tests of trainer, tracer and triplets. C13, C15, C19, C25 and C27 are differences that the migration
 page gives reasons for.
@@ -124,20 +124,6 @@ def test_c21_trainer_has_defaults_and_attributes_of_0_3() -> None:
         strategy={"type": "shm", "n_runners": 1}, triplet_exporter={"agent_match": "a"}
     )
     assert type(named.strategy) is agl.SharedMemoryExecutionStrategy
-
-
-def test_c22_errors_are_also_of_the_kind_that_0_3_raised() -> None:
-    class Slow(agl.Algorithm):
-        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None: ...
-
-    with pytest.raises(TypeError, match="fast algorithms only, and Slow"):
-        agl.Trainer(algorithm=Slow(), strategy="shm").dev(agent, [1])
-    with pytest.raises(NotImplementedError, match="parameter"):
-        agl.rollout(lambda x, y, z: None)
-    with pytest.raises(ValueError, match="bad"):
-        agl.emit_reward({"score": "bad"}, primary_key="score", propagate=False)  # pyright: ignore
-    with pytest.raises(RuntimeError):
-        agl.emit_object(object(), propagate=False)
 
 
 def test_records_that_are_set_say_what_to_call_instead() -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from string import Template
 
 import pytest
-from seed_blocks import BLOCKS, TRACED, Block, blocks_of, documents
 from tests.interpreter import python
 from tests.waiting import free_port
 
 from agl_testing.echo_llm import EchoLLM
+
+from .seed_blocks import BLOCKS, TRACED, Block, blocks_of, documents
 
 HERE = Path(__file__).parent
 SERVER = {"AGL_SERVER_TOKEN": "a-token-of-the-test-1", "AGL_SERVER_PORT": "0"}

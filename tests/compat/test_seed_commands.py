@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from seed_blocks import SEEDS, documents
+
+from .seed_blocks import SEEDS, documents
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.nightly

@@ -135,15 +135,6 @@ async def test_report_of_a_runner_of_today_reads_as_one_of_0_1(server, run_all) 
     assert await server.retrieve_completed_rollouts() == []
 
 
-async def test_claim_that_went_stale_is_handed_out_again() -> None:
-    async with serving(task_timeout_seconds=0.2) as server:
-        rollout_id = await server.queue_task("task")
-        client = client_of(server)
-        await client.poll_next_task_async()
-        again = await client.poll_next_task_async()
-        assert (again.rollout_id, again.num_claims) == (rollout_id, 2)
-
-
 async def test_second_report_and_one_of_nothing_are_refused(server: AgentLightningServer) -> None:
     rollout_id = await server.queue_task("task")
     async with httpx.AsyncClient(base_url=server.endpoint, headers=HEADER) as http:

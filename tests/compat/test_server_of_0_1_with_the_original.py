@@ -16,6 +16,8 @@ from agentlightning.client import AgentLightningClient
 from agentlightning.server import AgentLightningServer
 from agl_http.server import bind
 
+from .peer_of_0_1 import Agent
+
 PEER = os.environ.get("AGL_PEER_PYTHON")
 SCRIPT = Path(__file__).with_name("peer_of_0_1.py")
 TOKEN = "a-token-that-is-long-enough"
@@ -40,20 +42,6 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
 def wait_until_ready(output: IO[str]) -> None:
     if not any(line.startswith("READY") for line in output):
         raise AssertionError("the original's server ended before it was ready")
-
-
-class Agent(agl.LitAgent[dict[str, str]]):
-    def training_rollout(self, task, rollout_id, resources):  # pyright: ignore
-        if task["x"] == "raises":
-            raise ValueError("boom")
-        if task["x"] == "triplets":
-            return [
-                agl.Triplet(prompt={"token_ids": [1]}, response={"token_ids": [2]}, reward=0.25)
-            ]
-        return float(resources["prompt"].format(x=task["x"]))
-
-    def validation_rollout(self, task, rollout_id, resources):  # pyright: ignore
-        return 1.0
 
 
 def test_our_trainer_does_the_tasks_of_the_originals_server() -> None:

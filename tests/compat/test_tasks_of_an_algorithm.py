@@ -83,6 +83,7 @@ async def test_resources_for_an_attempt_are_none_when_another_has_the_task() -> 
         await server.queue_task("task")
         client = AgentLightningClient(server.endpoint, poll_interval=0.05)
         first, second = [await client.poll_next_task_async() for _ in range(2)]
+        assert (second.rollout_id, second.num_claims) == (first.rollout_id, 2)
         assert first.resources_id is not None
         assert second.resources_id is not None
         assert first.resources_id != second.resources_id

@@ -196,8 +196,11 @@ async def test_decorated_function_records_arguments_and_result():
     def search(query: str, *rest: int, limit: int = 10, **options: Any) -> dict[str, Any]:
         return {"hits": [1, 2], "query": query}
 
-    (span,) = await traced(lambda: search("x", 5, 6, exact=True))
+    span, bare = await traced(lambda: (search("x", 5, 6, exact=True), search("y")))
     assert span.name == AGL_OPERATION
+    assert {f"{INPUT}.query": "y", f"{INPUT}.limit": 10} == {
+        name: value for name, value in bare.attributes.items() if name.startswith(INPUT)
+    }
     assert span.attributes == {
         "agentlightning.operation.name": "search",
         f"{INPUT}.query": "x",

@@ -5,31 +5,12 @@ import math
 
 import pytest
 
-from agl.types import Rollout
 from agl.utils.rewards import MAX_REWARD
 from agl_learning.advantages.group_advantages import group_advantages, moments, sibling_advantages
 from agl_learning.advantages.weighing import WeighingOptions, weigh
-from agl_learning.collect.results import Collected, Ended
-from agl_records.ledger.ledger import Ledger
-from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import Credit, StepCredit
 
-from .rollouts_by_hand import row_of
-
-
-def row(name: str, credit: Credit) -> TrainingRow:
-    return row_of(name, [1, 2, 3], [(1, 3)], [credit], call_ids=[f"call-{name}"])
-
-
-def collected(rewards: list[float]) -> Collected:
-    ledger, ended = Ledger(), []
-    for number, reward in enumerate(rewards):
-        name = f"ro-{number}"
-        ids = {"rollout_id": name, "attempt_id": "at", "call_id": f"call-{name}"}
-        ledger.add_call(ModelCall(sequence_id=1, **ids))
-        rollout = Rollout(rollout_id=name, input=None, start_time=0.0, status="succeeded")
-        ended.append(Ended(rollout, 0, reward, [row(name, Credit(reward=reward))]))
-    return Collected(ended, ledger, 0.0)
+from .rollouts_by_hand import make_collected, make_ended, row_of
 
 
 @pytest.mark.parametrize("reward", [0.1, 0.3, 1 / 3, 0.7, 1e-9, 1e9, -0.1, 0.0])
@@ -46,7 +27,8 @@ def test_equal_rewards_have_no_advantage_at_all(reward, number):
 )
 def test_which_rollouts_count_does_not_hang_on_rounding(rewards):
     for given in itertools.permutations(rewards):
-        batch = collected(list(given))
+        rollouts = enumerate(given)
+        batch = make_collected(*(make_ended(f"ro-{n}", 0, [([1], [2, 3], r)]) for n, r in rollouts))
         weighed = weigh(batch, WeighingOptions())
         batch.ledger.check()
         # The middle is at the mean; the two others are 1 deviation from it, or sqrt(3/2) where
@@ -78,5 +60,6 @@ def test_two_terms_that_cancel_are_zero():
         Credit(reward=0.3, step=StepCredit(reward=0.2, group="s", weight=1.0)),
         Credit(reward=0.1, step=StepCredit(reward=0.4, group="s", weight=1.0)),
     ]
-    found = sibling_advantages([[row(str(n), one)] for n, one in enumerate(credits)], False)
+    rows = [row_of(str(n), [1, 2, 3], [(1, 3)], [one]) for n, one in enumerate(credits)]
+    found = sibling_advantages([[one] for one in rows], False)
     assert [rows[0][0].value for rows in found] == [0.0, 0.0]

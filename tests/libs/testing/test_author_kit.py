@@ -122,13 +122,6 @@ class Mine(CreditRule):
     def assign(self, calls, spans):
         return [Credit.model_construct(reward=float("nan")) for _ in calls]
 """
-MISSPELT = """
-import agl
-
-class Mine(agl.Hook):
-    def on_steps_end(self, step):
-        pass
-"""
 IGNORES_VAL = """
 import agl
 
@@ -159,15 +152,8 @@ class Mine(agl.Algorithm):
             "'tasks to measure with are used or refused' is broken: ``check_datasets`` refuses "
             "those that ``run`` would leave unused. Got: AssertionError: no rollout is of val's",
         ),
-        (
-            "hook",
-            MISSPELT,
-            "'its methods are hooks' is broken: Each has the name of a hook, and takes "
-            "arguments that the hook has. Got: agl.errors.ConfigError: hook plugin 'mine_mod.Mine':"
-            " there is no hook 'on_steps_end'",
-        ),
     ],
-    ids=["adapter", "credit", "algorithm", "hook"],
+    ids=["adapter", "credit", "algorithm"],
 )
 def test_check_says_what_is_broken(agl, install, kind, source, sentence):
     install("agl-mine", {"mine_mod.py": source}, {GROUPS[kind]: {"mine": "mine_mod:Mine"}})

@@ -45,17 +45,11 @@ async def store(file):
 
 
 CASES = [
-    Wanted(),
-    Wanted(most=7),
     Wanted(statuses=["failed", "cancelled"], most=5),
-    Wanted(mode="val"),
-    Wanted(step=2),
     Wanted(step=2, run="filled-00-2", mode="train", statuses=["succeeded"]),
     Wanted(step=10, mode="val", most=3),
-    Wanted(run="filled-00-1", most=4),
     Wanted(task='"id": "shop-00'),
     Wanted(task="candles each", most=2),
-    Wanted(step=99),
     Wanted(below=0.3, most=5),
     Wanted(above=0.2, below=0.9, mode="train", statuses=["failed", "succeeded"]),
     Wanted(above=0.5, step=2, is_least=True, most=3),
