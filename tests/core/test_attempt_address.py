@@ -11,11 +11,6 @@ def llm(**fields: str) -> ProxyLLM:
     return ProxyLLM(endpoint="http://127.0.0.1:4000/v1", model="m", **fields)
 
 
-def test_without_a_token_the_address_is_that_of_the_guides():
-    address = "http://127.0.0.1:4000/rollout/ro-1/attempt/at-1/v1"
-    assert llm(api_key="k").get_base_url("ro-1", "at-1") == address
-
-
 def test_with_a_token_the_address_has_it():
     proxy = llm(api_key="k").opened("a-token")
     address = "http://127.0.0.1:4000/rollout/ro-1/attempt/at-1/token/a-token/v1"

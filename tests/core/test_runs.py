@@ -40,12 +40,6 @@ def test_run_is_recorded_before_the_algorithm_starts_and_after_it_has_ended(stor
     assert {"agent", "algorithm"} <= run.code.sources.keys()
 
 
-def test_rollouts_say_to_which_run_they_belong(store):
-    run_id = fit(store).seen[0][0]
-    for rollout in asyncio.run(store.query_rollouts()):
-        assert rollout.metadata == {"run": run_id, "generation": 1}
-
-
 def test_what_the_algorithm_says_of_a_rollout_stays(store):
     class Labels(Toy):
         async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:

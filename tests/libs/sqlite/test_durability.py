@@ -12,7 +12,7 @@ from tests.interpreter import started
 from agl.errors import DamagedRecordError, UnknownRecordError
 from agl.store.engine import operations as ops
 from agl.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig
-from agl_sqlite import SqliteLightningStore, database, writer
+from agl_sqlite import database, writer
 from agl_sqlite.tables import SqliteTables
 from agl_testing.store_steps import span_of
 
@@ -88,17 +88,6 @@ async def test_closing_leaves_one_file(store, path):
     await store.enqueue_rollout("task")
     await store.close()
     assert [one.name for one in path.parent.iterdir()] == [path.name]
-
-
-async def test_forgotten_close_loses_nothing(path):
-    store = SqliteLightningStore(path)
-    await store.enqueue_rollout("task")
-    shutdown = store._shutdown
-    del store
-    assert not shutdown.alive
-    store = SqliteLightningStore(path)
-    assert (await store.query_rollouts()).total == 1
-    await store.close()
 
 
 CRASHING = """
