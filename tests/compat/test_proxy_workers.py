@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.models import entry
+from tests.models import answer_of, call, entry
 
 pytest.importorskip("agl_gateway")
 
@@ -53,20 +53,14 @@ async def served(llm: EchoLLM, store: Any) -> AsyncIterator[Any]:
         assert not proxy.is_running()
 
 
-def ask(base_url: str, text: str, stream: bool = False) -> str:
-    """The body of an answer."""
-    body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
-    headers, data = {"Content-Type": "application/json"}, json.dumps(body).encode()
-    request = urllib.request.Request(f"{base_url}/chat/completions", data, headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return answer.read().decode()
+MODEL = agl.LLM(endpoint="", model="m")
 
 
-def chat(base_url: str, text: str, stream: bool = False) -> str:
-    raw = ask(base_url, text, stream)
+async def chat(url: str, text: str, stream: bool = False) -> str:
     if not stream:
-        return json.loads(raw)["choices"][0]["message"]["content"]
-    chunks = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
+        return await answer_of(MODEL, text, url)
+    _, raw = await call(MODEL, text, url, stream=True)
+    chunks = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith(b"data: {")]
     return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
 
 
@@ -80,7 +74,7 @@ async def test_calls_of_many_attempts_are_recorded_each_in_its_own(served, store
     async def work(rollout: agl.AttemptedRollout) -> None:
         url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
         for turn in range(3):
-            said = await asyncio.to_thread(chat, url, f"{rollout.input} {turn}", turn == 1)
+            said = await chat(url, f"{rollout.input} {turn}", turn == 1)
             assert said == f"you said {rollout.input} {turn}"
 
     await asyncio.gather(*map(work, rollouts))
@@ -96,15 +90,13 @@ async def test_what_is_asked_of_the_proxy_reaches_every_worker(served, llm) -> N
     proxy = await served(2, model_list=[])
     url = f"http://127.0.0.1:{proxy.port}/v1"
     proxy.update_model_list([entry("m", llm.url)])
-    assert await asyncio.to_thread(chat, url, "hello") == "you said hello"
+    assert await chat(url, "hello") == "you said hello"
     assert proxy.num_unattributed == 1
     await proxy.pause("m", refuse=True)
     for _ in range(4):
-        with pytest.raises(urllib.error.HTTPError, match="503") as refused:
-            await asyncio.to_thread(chat, url, "hello")
-        refused.value.close()
+        assert (await call(MODEL, "hello", url))[0] == 503
     await proxy.resume("m")
-    assert await asyncio.to_thread(chat, url, "again") == "you said again"
+    assert await chat(url, "again") == "you said again"
 
 
 async def test_worker_that_dies_is_started_again(served, store) -> None:
@@ -115,8 +107,7 @@ async def test_worker_that_dies_is_started_again(served, store) -> None:
     rollouts = [await store.start_rollout(number) for number in range(6)]
     for rollout in rollouts:
         url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
-        said = await asyncio.to_thread(chat, url, "hi")
-        assert said == "you said hi"
+        assert await chat(url, "hi") == "you said hi"
     assert proxy._workers._workers[0] is not first  # type: ignore
 
 
@@ -134,11 +125,9 @@ async def test_question_is_answered_by_itself_after_a_refusal_and_after_a_death(
     proxy.update_model_list([entry("m", llm.url), entry("other", llm.url)])
     assert proxy.num_unattributed == 0
     await proxy.pause("m", refuse=True)
-    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
-        await asyncio.to_thread(chat, url, "hello")
-    refused.value.close()
+    assert (await call(MODEL, "hello", url))[0] == 503
     await proxy.resume("m")
-    assert await asyncio.to_thread(chat, url, "hello") == "you said hello"
+    assert await chat(url, "hello") == "you said hello"
     assert proxy.num_unattributed >= 1
     assert proxy.is_running()
 
@@ -148,7 +137,7 @@ async def test_metrics_are_those_of_all_workers(served, store) -> None:
     for number in range(12):
         rollout = await store.start_rollout(number)
         url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
-        await asyncio.to_thread(chat, url, "hi")
+        await chat(url, "hi")
 
     def metrics() -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{proxy.port}/v1/metrics") as answer:
@@ -184,7 +173,7 @@ def test_option_that_fits_nothing_is_refused(options: dict[str, Any], words: str
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_caller_gets_the_token_ids_as_in_0_3(served, num_workers) -> None:
     proxy = await served(num_workers)
-    answer = json.loads(await asyncio.to_thread(ask, f"http://127.0.0.1:{proxy.port}/v1", "hi"))
+    _, answer = await call(MODEL, "hi", f"http://127.0.0.1:{proxy.port}/v1")
     assert answer["prompt_token_ids"]
     assert answer["choices"][0]["token_ids"]
     assert answer["choices"][0].get("logprobs") is None, "nobody asked for them"
@@ -200,8 +189,8 @@ async def test_store_that_other_processes_cannot_reach_is_refused() -> None:
 
 def test_trainer_has_a_proxy_of_several_processes(llm: EchoLLM) -> None:
     @agl.rollout
-    def agent(task: str, llm: agl.LLM) -> float:
-        return float(chat(llm.endpoint, task) == f"you said {task}")
+    async def agent(task: str, llm: agl.LLM) -> float:
+        return float(await answer_of(llm, task) == f"you said {task}")
 
     rewards: list[float | None] = []
 

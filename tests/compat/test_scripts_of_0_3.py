@@ -7,18 +7,16 @@ page gives reasons for.
 """
 
 import asyncio
-import json
 import logging
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from tests.models import entry
+from tests.models import call, entry
 
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
@@ -223,17 +221,6 @@ def test_c16_tree_is_drawn_or_the_program_that_lacks_is_named(tmp_path: Path) ->
             adapter.visualize(trace(), path)
 
 
-def status_of(url: str, body: object = None) -> int:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
 async def test_c17_server_runs_forever_and_knows_its_store() -> None:
     store = agl.InMemoryLightningStore()
     server = LightningStoreServer(store, "127.0.0.1", 0)
@@ -254,13 +241,13 @@ async def test_server_on_loopback_is_open_unless_a_token_is_set(monkeypatch, cap
     server = LightningStoreServer(agl.InMemoryLightningStore(), port=0)
     await server.start()
     path = "/v1/agl/statistics"
-    assert await asyncio.to_thread(status_of, server.address + path) == 200
+    assert (await asyncio.to_thread(httpx.get, server.address + path)).status_code == 200
     assert "asks for no token" in caplog.text
     await server.stop()
     monkeypatch.setenv("AGL_SERVER_TOKEN", "a-long-random-text-of-the-test")
     server = LightningStoreServer(agl.InMemoryLightningStore(), port=0)
     await server.start()
-    assert await asyncio.to_thread(status_of, server.address + path) == 401
+    assert (await asyncio.to_thread(httpx.get, server.address + path)).status_code == 401
     await server.stop()
 
 
@@ -269,16 +256,15 @@ async def test_proxy_by_hand_is_open_and_that_of_a_trainer_is_not() -> None:
         models = [entry("m", llm.url)]
         proxy = agl.LLMProxy(model_list=models, store=agl.InMemoryLightningStore())
         await proxy.start()
-        chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-        url = f"http://127.0.0.1:{proxy.port}/v1/chat/completions"
-        assert await asyncio.to_thread(status_of, url, chat) == 200
+        model = agl.LLM(endpoint=f"http://127.0.0.1:{proxy.port}/v1", model="m")
+        assert (await call(model, "Hi"))[0] == 200
         await proxy.stop()
         trainer = agl.Trainer(llm_proxy={"model_list": models}, strategy="shm")
         assert type(trainer.llm_proxy) is agl.LLMProxy
         trainer.llm_proxy.set_store(agl.InMemoryLightningStore())
         await trainer.llm_proxy.start()
-        url = f"http://127.0.0.1:{trainer.llm_proxy.port}/v1/chat/completions"
-        assert await asyncio.to_thread(status_of, url, chat) == 401
+        url = f"http://127.0.0.1:{trainer.llm_proxy.port}/v1"
+        assert (await call(model, "Hi", url))[0] == 401
         await trainer.llm_proxy.stop()
 
 
