@@ -58,7 +58,6 @@ async def test_runners_and_algorithms_of_both_packages_share_a_store(echo_llm: E
     async with our_server() as address:
         try:
             store = agl.LightningStoreClient(address)
-            await until_served(store)
             processes += [start(python, SCRIPT, "runner", address) for python in pythons]
             while len(await store.query_workers()) < len(pythons):
                 assert all(runner.poll() is None for runner in processes)
@@ -87,12 +86,3 @@ async def test_runners_and_algorithms_of_both_packages_share_a_store(echo_llm: E
     # Only our algorithm brought a gateway, which recorded the calls of both runners' agents.
     calls = Counter((rollout["package"], rollout["calls"]) for rollout in found[0])
     assert set(calls) == {("ours", 1), ("theirs", 1)}, calls
-
-
-async def until_served(store: agl.LightningStoreClient) -> None:
-    while True:
-        try:
-            await store.query_workers()
-            return
-        except agl.errors.StoreUnavailableError:
-            await asyncio.sleep(0.2)

@@ -1,13 +1,12 @@
 """Every module path and public name of 0.3 is supported, or refused by name."""
 
 import json
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 from agentlightning._errors import RefusedNameError
 from agentlightning._refused import REFUSED
@@ -52,8 +51,7 @@ def test_what_is_refused_was_there() -> None:
 def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after it."""
     program = f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    return set(ran.stdout.decode().split())
+    return set(python("-c", program, check=True).stdout.split())
 
 
 def test_importing_agentlightning_loads_no_more_than_importing_agl() -> None:

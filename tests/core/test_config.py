@@ -271,7 +271,6 @@ resources:
 def project(own_modules):
     (own_modules / "cfg_agent.py").write_text(AGENT)
     (own_modules / "tasks.jsonl").write_text('{"x": 1}\n')
-    (own_modules / "empty.jsonl").write_text("")
     (own_modules / "agl.yaml").write_text(GOOD)
     return own_modules
 
@@ -326,7 +325,6 @@ def test_concurrency_of_the_file_goes_before_the_variable(project, monkeypatch):
     [
         ("concurrency=0", ConfigError, "agl.yaml: runner: LitAgentRunner: concurrency must be at "),
         ("agnet=x", ConfigError, "agl.yaml: agnet: unknown key. Did you mean 'agent'?"),
-        ("runners=many", ConfigError, "agl.yaml: runners: expected int | None, got 'many'"),
         ("runners=0", ConfigError, "agl.yaml: runners must be at least 1; got 0"),
         ("hooks=cfg_agent:watch", ConfigError, "agl.yaml: hooks: "),
         ("agent=cfg_agnet:agent", ConfigError, "there is no module 'cfg_agnet'. Did you mean "),
@@ -338,11 +336,8 @@ def test_concurrency_of_the_file_goes_before_the_variable(project, monkeypatch):
         ("environment=cfg_agent:environment", ConfigError, "an agent; there is both"),
         ("reward=exact_mach", UnknownComponentError, "agl.yaml: reward: unknown reward 'exact_m"),
         ("train=missing.jsonl", DatasetError, "missing.jsonl: no such dataset file"),
-        ("train=empty.jsonl", DatasetError, "empty.jsonl: the dataset has no tasks"),
-        ("val=agl.yaml", DatasetError, "agl.yaml: cannot read '.yaml'"),
         ("algorithm=", ConfigError, "agl.yaml: algorithm: missing; installed: "),
         ("algorithm=baselin", UnknownComponentError, "agl.yaml: algorithm: unknown algorithm "),
-        ("algorithm.n_epoch=2", ConfigError, "agl.yaml: algorithm.n_epoch: unknown key. Did you "),
         ("tracer=otl", UnknownComponentError, "agl.yaml: tracer: unknown tracer 'otl'; "),
         ("strategy.port=1", ConfigError, "agl.yaml: strategy.port: unknown key. "),
         ("resources.p={type: prompt}", ConfigError, "agl.yaml: resources.p.type: unknown resource"),
@@ -429,7 +424,7 @@ def test_later_files_win_and_blocks_are_merged(project):
         ("", "algorithm: {n_epoch: 3}", "big.yaml: algorithm.n_epoch: unknown key. Did you mean"),
         ("n_epochs: many", "algorithm: {max_queue_length: 3}", "agl.yaml: algorithm.n_epochs: exp"),
         ("n_epochs: 3", "algorithm: {n_epochs: many}", "big.yaml: algorithm.n_epochs: expected"),
-        ("", "runners: many", "big.yaml: runners: expected"),
+        ("", "runners: many", "big.yaml: runners: expected int | None, got 'many'"),
         ("", "val: none.jsonl", "big.yaml: val: "),
         ("", "hooks: [nothing]", "big.yaml: hooks.0: unknown hook 'nothing'"),
         ("", "- 3", "big.yaml: expected keys and values, got [3]"),

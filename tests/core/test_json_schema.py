@@ -69,9 +69,3 @@ def test_options_have_their_texts(agl):
     )
     assert baseline["properties"]["n_epochs"]["description"] == "How often each task runs."
     assert "Where all meet" in schema["properties"]["store"]["description"]
-
-
-def test_file_or_schema_must_be_asked_for(agl):
-    asked = agl("config")
-    assert asked.code == 2
-    assert "Missing argument 'FILE': agl config agl.yaml, or --schema" in asked.err
