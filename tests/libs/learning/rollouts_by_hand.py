@@ -1,25 +1,19 @@
 """Rollouts as they come from a store, made by hand."""
 
 import pytest
+from tests.training_rows import training_row
 
 from agl.types import Rollout
 from agl_learning.collect.results import Collected, Ended
 from agl_records.ledger.ledger import Ledger
-from agl_records.training_data import ModelCall, TrainingRow
+from agl_records.training_data import ModelCall
 from agl_records.types import Credit, Exclusion
 
 
 def row_of(rollout_id, token_ids, call_ranges, credits, **about):
     """A row; its calls are numbered."""
-    given = {
-        "attempt_id": "at",
-        "logprobs": [0.0] * len(token_ids),
-        "call_ids": [f"{rollout_id}-{number}" for number in range(len(call_ranges))],
-        "model_versions": [None] * len(call_ranges),
-        **about,
-    }
-    made = {"rollout_id": rollout_id, "token_ids": token_ids, "call_ranges": call_ranges}
-    return TrainingRow(**made, credits=credits, **given)
+    given = {"attempt_id": "at", "model_versions": [None] * len(call_ranges), **about}
+    return training_row(token_ids, call_ranges, rollout_id=rollout_id, credits=credits, **given)
 
 
 def make_row(rollout_id, answer, reward=0.0, version="0"):

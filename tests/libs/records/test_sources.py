@@ -30,28 +30,15 @@ GATEWAY = {
     Key.RESPONSE_LOGPROBS: [-0.5, -0.25],
     **IDS,
 }
+LOOKED = {"type": "tool_call", "id": "call_1", "name": "look", "arguments": {"room": "kitchen"}}
+SAID = {"role": "assistant", "parts": [LOOKED]}
 PARTS = {
     Key.OPERATION: "chat",
     "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be brief."}]),
     Key.INPUT_MESSAGES: json.dumps(
         [{"role": "user", "parts": [{"type": "text", "content": "Where is it?"}]}]
     ),
-    Key.OUTPUT_MESSAGES: json.dumps(
-        [
-            {
-                "role": "assistant",
-                "parts": [
-                    {
-                        "type": "tool_call",
-                        "id": "call_1",
-                        "name": "look",
-                        "arguments": {"room": "kitchen"},
-                    }
-                ],
-                "finish_reason": "tool_call",
-            }
-        ]
-    ),
+    Key.OUTPUT_MESSAGES: json.dumps([{**SAID, "finish_reason": "tool_call"}]),
     Key.TOOL_DEFINITIONS: json.dumps([{"type": "function", **TOOL["function"]}]),
     Key.RESPONSE_ID: "chatcmpl-1",
     Key.RESPONSE_MODEL: "qwen",
