@@ -79,7 +79,6 @@ def test_version(agl):
         (["rnu"], "agl: unknown command 'rnu'. Did you mean 'run'?\n"),
         (["run"], "agl: Missing argument 'FILE': agl run agl.yaml, or agl run --resume\n"),
         (["config"], "agl: Missing argument 'FILE': agl config agl.yaml, or --schema\n"),
-        (["run", "no.yaml"], "agl: no.yaml: no such file\n"),
         (["store", "--mirror"], "agl: no such option '--mirror'.\n"),
         (
             ["dev"],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import agl
-from agl.errors import ConfigError, StoreUnavailableError
+from agl.errors import ConfigError
 
 from .toy_runs import Toy, Writing, agent, fit, runs_of
 
@@ -17,14 +17,6 @@ pytestmark = pytest.mark.usefixtures("here")
 def test_run_that_goes_on_has_the_folder_that_it_had(store, tmp_path):
     fit(store, run="a", run_dir="elsewhere")
     assert fit(store, run="a", resume=True).seen[0][2] == tmp_path / "elsewhere"
-
-
-def test_store_that_this_process_has_says_so():
-    toy = fit(run="a")
-    with pytest.raises(StoreUnavailableError, match="open in this process already"):
-        fit(run="a", resume=True)
-    asyncio.run(toy.get_trainer().store.close())
-    asyncio.run(fit(run="a", resume=True).get_trainer().store.close())
 
 
 async def test_trainer_in_a_running_loop_says_what_to_do():
