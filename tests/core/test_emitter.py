@@ -10,7 +10,6 @@ import pytest
 import agl
 from agl.errors import ConfigError, TracerError
 from agl.semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, AGL_OPERATION
-from agl.utils.otel import extract_links_from_attributes, make_link_attributes, query_linked_spans
 
 INPUT = "agentlightning.operation.input"
 OUTPUT = "agentlightning.operation.output"
@@ -288,21 +287,6 @@ async def test_block_records_input_and_output():
         f"{OUTPUT}.top_result": "a",
     }
     assert span.end_time >= span.start_time
-
-
-async def test_what_is_emitted_in_a_block_is_below_it_and_finds_it_by_its_links():
-    def work() -> None:
-        for name in ("chat-41", "chat-42"):
-            with agl.operation(conversation_id=name):
-                if name == "chat-42":
-                    agl.emit_annotation(make_link_attributes({"conversation_id": name}))
-
-    spans = await traced(work)
-    (annotation,) = (span for span in spans if span.name == AGL_ANNOTATION)
-    links = extract_links_from_attributes(annotation.attributes)
-    (match,) = query_linked_spans([s for s in spans if s.name == AGL_OPERATION], links)
-    assert match.attributes["conversation_id"] == "chat-42"
-    assert annotation.parent_id == match.span_id
 
 
 def test_local_operation_needs_no_tracer():

@@ -474,7 +474,3 @@ async def test_status_is_recorded_as_a_code_with_a_description(tracer):
         assert recording.get_recorded_span().status.status_code == "OK"
         with tracer.operation_context("op") as recording, pytest.raises(ValueError, match="NOPE"):
             recording.record_status("NOPE")
-
-
-def test_tracer_is_there_where_processes_cannot_be_forked():
-    in_process("import os; del os.register_at_fork, os.fork; import agl; agl.OtelTracer()")

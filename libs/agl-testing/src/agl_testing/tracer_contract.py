@@ -247,4 +247,5 @@ class TracerContract(Contract):
         spans = await _stored(store, rollout)
         assert find_final_reward(spans) == 0.75
         assert get_message_value(spans[0]) == "hello"
+        assert spans[1].parent_id == spans[2].span_id
         assert spans[2].attributes["agentlightning.operation.output.reward"] == 0.75
