@@ -101,15 +101,5 @@ def test_what_the_page_says_is_taken_is_taken() -> None:
     assert agl.ProxyLLM(endpoint="http://x", model="m").get_base_url(1, 2).endswith("attempt/2")  # pyright: ignore[reportArgumentType]
 
 
-class Partial(agl.LightningStore):
-    async def statistics(self) -> Any:
-        return await super().statistics()
-
-
-def test_store_that_states_nothing_may_leave_methods_out_and_is_guarded() -> None:
-    assert not any(Partial().capabilities.values())
-    assert asyncio.run(Partial().statistics()) == {"name": "Partial"}
-
-
 def test_address_of_a_client_is_the_servers() -> None:
     assert agl.LightningStoreClient("http://127.0.0.1:1").server_address == "http://127.0.0.1:1"

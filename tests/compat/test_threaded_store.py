@@ -122,6 +122,7 @@ async def test_call_that_waits_for_work_holds_up_nobody():
 
 async def test_method_that_a_store_lacks_says_so_when_it_is_called():
     store = Counter()
+    assert not any(store.capabilities.values())
     assert await store.statistics() == {"name": "Counter"}
     with pytest.raises(NotSupportedError, match=r"Counter has no enqueue_many_rollouts\(\)"):
         await store.enqueue_rollout("task")

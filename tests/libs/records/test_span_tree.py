@@ -51,17 +51,6 @@ def test_detached_spans_move_to_the_tightest_span_around_them(trace):
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "children"), [(1.0, 2.0, [("a", ["b"])]), (0.0, 10.0, ["a", "b"])]
-)
-def test_repair_stops_when_one_child_is_left_and_at_equal_times(trace, begin, end, children):
-    trace.span("a", start_time=0.0, end_time=10.0)
-    trace.span("b", start_time=begin, end_time=end)
-    tree = SpanNode.tree(trace.spans)
-    tree.repair()
-    assert shape(tree) == (VIRTUAL_ROOT, children)
-
-
-@pytest.mark.parametrize(
     ("name", "attributes"),
     [
         ("x", {"agent.name": "writer"}),
