@@ -2,14 +2,13 @@ import math
 
 import pytest
 
-import agl
 from agl.errors import AdapterError, ConfigError, UnknownComponentError
 from agl.plugins.parts import plan_part
 from agl.types import Attempt
 from agl_adapters import TraceToRows
 from agl_records.credit import CreditRule
 from agl_records.training_data import RowBreak
-from agl_records.types import Credit, LedgerError, StepCredit
+from agl_records.types import Credit, StepCredit
 
 
 def settled(result):
@@ -133,16 +132,6 @@ def test_without_a_reward_nothing_is_trained(trace) -> None:
     result = TraceToRows().adapt(trace.spans)
     assert result.rows == []
     assert reasons(result) == {"no_reward": 1}
-
-
-def test_rows_that_nobody_accounts_for_are_an_error(trace) -> None:
-    trace.gateway([1], [2])
-    trace.reward(1.0)
-    result = TraceToRows().adapt(trace.spans)
-    with pytest.raises(LedgerError, match="in no bin"):
-        result.ledger.check()
-    result.ledger.exclude_row(result.rows[0], "zero_advantage")
-    result.ledger.check()
 
 
 def test_the_attempt_that_began_last_is_used(new_trace) -> None:
@@ -269,24 +258,6 @@ def test_an_excluded_call_between_two_becomes_context_of_the_second(trace) -> No
     assert reasons(result) == {"no_logprobs": 1}
     (row,) = result.rows
     assert row.loss_mask == [0, 1, 0, 0, 0, 1]
-
-
-def test_what_the_agent_says_selects_calls_where_no_adapter_is_given() -> None:
-    found = []
-
-    class Reading(agl.Algorithm):
-        default_adapter = "rows"
-
-        def run(self, train_dataset=None, val_dataset=None) -> None:
-            found.append(self.get_adapter().agent_match.pattern)
-
-    class Two(agl.LitAgent):
-        def rollout(self, task, resources, rollout) -> float:
-            return 1.0
-
-    trainer = agl.Trainer(algorithm=Reading(), strategy="shm")
-    trainer.fit(Two(trained_agents="write|check"), [1])
-    assert found == ["write|check"]
 
 
 @pytest.mark.parametrize("wrong", [1e300, -1e300, 0.2, -2e4, float("nan"), float("inf")])

@@ -64,13 +64,6 @@ async def test_an_attempt_has_a_budget_of_its_own(limited):
     assert f"attempt '{bench.ids[1]}' has spent its budget" in error["message"]
 
 
-async def test_judge_and_optimiser_draw_on_the_same_budget(limited):
-    bench = await limited(run_budget={"calls": 2})
-    bare = bench.proxy.as_resource().endpoint
-    assert [(await bench.post(bench.ask(), bare))[0] for _ in range(2)] == [200, 200]
-    assert await statuses(bench, 1) == [429]
-
-
 async def test_a_limit_on_calls_is_exact_under_concurrency(limited):
     bench = await limited(run_budget={"calls": 20})
     bench.llm.latency_seconds = 0.05

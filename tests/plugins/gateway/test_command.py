@@ -106,7 +106,8 @@ async def test_token_budget_and_config_are_taken(bench, gateway, tmp_path):
     config.write_text(json.dumps({"model_list": entries, "callbacks": [], "num_retries": 2}))
     budget = ("--run-budget", "calls=9", "--run-budget", "cost=0.00005")
     process = gateway("--config", str(config), "--token", "secret", *budget)
-    assert (await bench.post(bench.ask(), process.url))[0] == 401
+    refused, error = await bench.refused(bench.ask(), process.url)
+    assert (refused, error["code"]) == (401, "invalid_api_key")
     key = {"authorization": "Bearer secret"}
     statuses = [(await bench.post(bench.ask(), process.url, **key))[0] for _ in range(3)]
     assert statuses == [200, 200, 429]

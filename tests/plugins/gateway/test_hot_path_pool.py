@@ -227,13 +227,6 @@ async def test_a_header_with_a_line_break_is_refused():
         await Pool().post("http://127.0.0.1:9/", b"{}", {"authorization": "a\r\nb: c"})
 
 
-async def test_nobody_there_is_an_os_error():
-    async with serving(answering(OK)) as (pool, url):
-        pass
-    with pytest.raises(OSError):  # noqa: PT011
-        await pool.post(url, b"{}", {})
-
-
 def test_a_call_that_is_given_up_as_it_connects_is_not_waited_for(monkeypatch):
     async def main() -> None:
         async with serving(answering(OK)) as (pool, url):

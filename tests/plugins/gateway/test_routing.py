@@ -282,19 +282,6 @@ async def test_only_a_served_model_of_a_running_proxy_can_be_paused(bench):
 # --- forced parameters
 
 
-async def test_parameters_are_forced_by_mode_and_recorded(bench):
-    forced = {"all": {"top_p": 0.5}, "train": {"temperature": 1.0}, "val": {"temperature": 0.0}}
-    bench.serve(forced_parameters=forced)
-    for mode, temperature in (("train", 1.0), ("val", 0.0), ("test", 0.7)):
-        bench.rollout = await bench.store.start_rollout(input="task", mode=mode)
-        await bench.post(bench.ask(temperature=0.7, top_p=0.9))
-        sent = bench.llm.requests[-1]
-        assert (sent["temperature"], sent["top_p"]) == (temperature, 0.5)
-        span = await bench.span()
-        assert span.attributes["gen_ai.request.temperature"] == temperature
-        assert span.attributes["gen_ai.request.top_p"] == 0.5
-
-
 async def test_what_agents_ask_for_in_vain_is_told_in_short(bench, caplog):
     bench.serve(forced_parameters={"all": {"temperature": 1.0}})
     await bench.post(bench.ask(temperature="hot" * 10_000))

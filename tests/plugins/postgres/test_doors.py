@@ -14,7 +14,6 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.interpreter import AGL, python, started
 
 import agl
-from agl import LightningStoreClient
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.utils.secrets import hide
 from agl_postgres.database import public_address
@@ -132,18 +131,6 @@ def test_a_page_is_made_of_a_database(url, tmp_path):
     assert (tmp_path / "pages" / "index.html").is_file()
 
 
-async def test_servers_before_one_database_share_what_their_clients_do(url):
-    with served(url) as one, served(url) as other:
-        first, second = LightningStoreClient(one), LightningStoreClient(other)
-        waiting = asyncio.create_task(second.dequeue_many_rollouts(wait_seconds=20))
-        await asyncio.sleep(0.2)
-        rollout = await first.enqueue_rollout({"n": 1})
-        (claimed,) = await waiting
-        assert claimed.rollout_id == rollout.rollout_id
-        await first.close()
-        await second.close()
-
-
 def test_what_cannot_be_reached_is_said_without_its_password():
     with pytest.raises(StoreUnavailableError) as refused:
         PostgresLightningStore("postgresql://agl:secret@127.0.0.1:1/agl")
@@ -188,10 +175,3 @@ async def test_the_options_of_an_address_hold_for_writing_too(url):
     shown = store._database.tables._connection.execute("SHOW search_path").fetchone()
     await store.close()
     assert shown == ("public,pg_temp",)
-
-
-async def test_a_database_of_another_version_is_left_as_it_is(url, server):
-    await PostgresLightningStore(url).close()
-    server.psql("\\c agl\nUPDATE agl_version SET version = 99")
-    with pytest.raises(StoreUnavailableError, match=r"made by another agl \(schema 99"):
-        PostgresLightningStore(url)

@@ -8,7 +8,7 @@ import pytest
 from agl.errors import InvalidRecordError
 from agl.types import Document, RolloutConfig
 from agl_postgres import tables
-from agl_postgres.lookups import PostgresLookups, storable
+from agl_postgres.lookups import PostgresLookups
 from agl_testing.store_steps import span_of
 
 
@@ -43,12 +43,6 @@ async def test_a_run_with_a_nul_is_kept(store):
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found.metadata == {"run": "a\0b"}
     assert not await store.query_rollouts(run="a\0b")
-
-
-def test_pairs_with_a_nul_are_left_out_whole():
-    """Else the two arrays in which they are looked up would shift against each other."""
-    assert storable([(1, "a\0b"), ("\0", 2), (3, "c")]) == [(3, "c")]
-    assert storable(["a\0", "b"]) == ["b"]
 
 
 async def test_a_span_id_with_a_nul_moves_no_other(store):

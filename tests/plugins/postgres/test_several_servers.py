@@ -40,43 +40,12 @@ async def test_an_end_is_heard_at_another_server(stores):
     assert ended.status == "succeeded"
 
 
-async def test_nothing_is_claimed_twice_and_nothing_is_left(stores):
-    tasks = [EnqueueRolloutRequest(input={"n": number}) for number in range(300)]
-    await asyncio.gather(
-        *(store.enqueue_many_rollouts(tasks[n::3]) for n, store in enumerate(stores))
-    )
-    claimed = []
-
-    async def work(store, worker):
-        while found := await store.dequeue_many_rollouts(limit=3, worker_id=worker):
-            claimed.extend(one.rollout_id for one in found)
-
-    await asyncio.gather(
-        *(work(store, f"{n}-{m}") for n, store in enumerate(stores) for m in range(4))
-    )
-    assert len(claimed) == len(set(claimed)) == 300
-
-
 async def test_a_key_makes_one_rollout_whoever_is_asked(stores):
     tasks = [EnqueueRolloutRequest(input={"n": 1}, key=f"key {n}") for n in range(20)]
     made = await asyncio.gather(*(store.enqueue_many_rollouts(tasks) for store in stores))
     ids = {tuple(one.rollout_id for one in each) for each in made}
     assert len(ids) == 1
     assert len(await stores[0].query_rollouts()) == 20
-
-
-async def test_an_attempt_is_ended_once(stores):
-    rollout = await stores[0].start_rollout({"n": 1})
-    ids = rollout.rollout_id, rollout.attempt.attempt_id
-    outcomes = await asyncio.gather(
-        *(
-            store.update_attempt(*ids, status=status)
-            for store, status in zip(stores, ("succeeded", "failed", "timeout"), strict=True)
-        ),
-        return_exceptions=True,
-    )
-    (kept,) = [one for one in outcomes if not isinstance(one, Exception)]
-    assert (await stores[1].get_latest_attempt(ids[0])).status == kept.status
 
 
 async def test_deadlines_hold_though_the_server_of_an_attempt_is_gone(stores, url):

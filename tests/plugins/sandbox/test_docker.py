@@ -161,11 +161,6 @@ async def test_a_program_that_does_not_end_is_killed_and_its_container_removed(
     assert not [name for name in os.listdir(tmp_path) if name.startswith("agl-")]
 
 
-async def test_a_container_that_dies_is_one_failed_attempt(run):
-    rollout, _ = await run({"do": "no such attack"})
-    assert (rollout.status, rollout.attempt.error.type) == ("failed", "KeyError")
-
-
 async def test_what_docker_itself_cannot_do_is_no_failure_of_the_agent(run, program):
     edit(program, (EXEC, "os._exit(125)"))
     rollout, _ = await run({"do": "nothing"})

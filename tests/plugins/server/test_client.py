@@ -322,25 +322,6 @@ async def test_call_that_ends_with_its_client_says_so():
                 await asked
 
 
-async def test_a_killed_server_that_comes_back_is_not_noticed(tmp_path):
-    path = str(tmp_path / "store.db")
-    async with store_process(path) as (_, address):
-        client = LightningStoreClient(address)
-        first = await client.enqueue_rollout("before")
-        claiming = [asyncio.create_task(client.dequeue_rollout(wait_seconds=10)) for _ in range(2)]
-        assert (await asyncio.wait(claiming, return_when="FIRST_COMPLETED"))[0]
-    # Killed, with one claim waiting.
-    during = asyncio.create_task(client.enqueue_rollout("during"))
-    await asyncio.sleep(0.3)
-    assert not during.done()
-    async with store_process(path, int(address.rpartition(":")[2])):
-        second = await during
-        claimed = await asyncio.gather(*claiming)
-        assert {each.rollout_id for each in claimed} == {first.rollout_id, second.rollout_id}
-        assert (await client.statistics())["total_rollouts"] == 2
-        await client.close()
-
-
 async def test_what_a_killed_server_did_not_answer_is_done_once(tmp_path):
     path = str(tmp_path / "store.db")
     async with contextlib.AsyncExitStack() as stack:

@@ -83,13 +83,6 @@ async def test_requests_in_one_packet_are_answered_in_their_order(server):
     assert [body.count(b'"input":1') for _, _, body in answers] == [1, 2, 3, 4]
 
 
-async def test_a_long_body_is_refused_and_the_server_goes_on(server):
-    ((status, _, _),) = await ask(server, request_of(b" " * 1001))
-    assert status.split()[1] == b"413"
-    ((status, _, _),) = await ask(server, request_of(BODY))
-    assert status.split()[1] == b"201"
-
-
 async def test_an_answer_in_pieces_arrives_whole(server):
     async with aiohttp.ClientSession(server.endpoint) as http:
         for _ in range(2):

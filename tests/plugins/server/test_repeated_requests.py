@@ -45,15 +45,6 @@ async def test_a_fence_that_cannot_be_read_lets_nothing_through(http, fence):
     assert (await get(http, "statistics"))["total_rollouts"] == 0
 
 
-async def test_posts_repeated_at_the_same_time_are_carried_out_once(http):
-    both = asyncio.gather(*(post(http, DEQUEUE, {"wait_seconds": 5}, **KEY) for _ in range(2)))
-    await asyncio.sleep(0.1)
-    await enqueue(http, 1, 2)
-    first, second = await both
-    assert first == second
-    assert len(first) == 1
-
-
 async def test_a_key_with_another_body_is_refused(http):
     first = await queue(http, 1, **KEY)
     assert "'k' was sent with another body" in (await queue(http, 2, 422, **KEY))["detail"]

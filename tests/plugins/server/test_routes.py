@@ -155,15 +155,6 @@ async def test_a_turn_waits_for_work(client, store):
     assert [each.input for each in (await waiting).claimed] == [2]
 
 
-async def test_a_cancelled_turn_takes_no_work(client, store):
-    waiting = asyncio.create_task(client.turn(wait_seconds=10))
-    await asyncio.sleep(0.2)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    await store.enqueue_rollout(1)
-    assert (await store.dequeue_rollout()).attempt.sequence_id == 1
-
-
 WRONG_TURNS = b'"finish":{}', b'"finnish":null', b'"claim":{"limit":"x"}'
 
 

@@ -19,17 +19,6 @@ from agl_server.server import LightningStoreServer
 from .store_calls import claim, enqueue, get, post, store_process
 
 
-async def test_a_client_that_hangs_up_takes_no_work(http, server):
-    async with aiohttp.ClientSession(f"{server.endpoint}/v1/agl/") as other:
-        held = asyncio.create_task(claim(other, wait_seconds=10))
-        await asyncio.sleep(0.2)
-        held.cancel()
-        await asyncio.gather(held, return_exceptions=True)
-    await enqueue(http, 1)
-    (claimed,) = await claim(http, wait_seconds=2)
-    assert claimed["input"] == 1
-
-
 @pytest.mark.parametrize(
     ("option", "value"), [("n_workers", 2), ("launch_mode", "mp"), ("launcher_args", object())]
 )
