@@ -6,6 +6,7 @@ from agl.types import Attempt, TraceStatus
 from agl_adapters import TraceToRows
 from agl_learning.advantages.group_advantages import sibling_advantages
 from agl_records.ledger.ledger import Ledger
+from agl_testing.traces import Trace
 
 CREDITS = ["final", "per_call", "per_agent", "discounted", "stepwise"]
 STATUSES = ["succeeded", "failed", "timeout", "unresponsive", "running"]
@@ -26,9 +27,9 @@ spec = st.fixed_dictionaries(
 )
 
 
-def write(new_trace, specs: list[dict], written: dict) -> list:
+def write(specs: list[dict], written: dict) -> list:
     """Spans of three attempts, in trees of any form; ``written`` gets what each call sampled."""
-    traces = [new_trace(f"at-{n}", start=100.0 * n) for n in range(3)]
+    traces = [Trace(f"at-{n}", start=100.0 * n) for n in range(3)]
     so_far: dict[tuple, list[int]] = {}
     for number, one in enumerate(specs):
         trace = traces[one["attempt"]]
@@ -88,10 +89,10 @@ def write(new_trace, specs: list[dict], written: dict) -> list:
     order=st.randoms(use_true_random=False),
 )
 def test_the_ledger_balances_and_every_sampled_token_comes_back_once(
-    new_trace_factory, specs, credit, air, agent_match, max_length, statuses, order
+    specs, credit, air, agent_match, max_length, statuses, order
 ) -> None:
     written: dict = {}
-    spans = write(new_trace_factory, specs, written)
+    spans = write(specs, written)
     # Late and twice: in any order, some of them again.
     spans = [*spans, *order.sample(spans, len(spans) // 2)]
     order.shuffle(spans)
@@ -135,8 +136,8 @@ def test_the_ledger_balances_and_every_sampled_token_comes_back_once(
 
 
 @given(st.lists(st.tuples(st.booleans(), TOKENS, TOKENS), min_size=1, max_size=6))
-def test_calls_of_one_agent_share_a_row_exactly_when_prompts_go_on(new_trace_factory, calls):
-    trace, so_far = new_trace_factory(), []
+def test_calls_of_one_agent_share_a_row_exactly_when_prompts_go_on(calls):
+    trace, so_far = Trace(), []
     wholes: list[list[int]] = []
     has_break: list[bool] = []
     for goes_on, given_tokens, sampled in calls:

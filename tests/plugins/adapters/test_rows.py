@@ -9,6 +9,7 @@ from agl_adapters import TraceToRows
 from agl_records.credit import CreditRule
 from agl_records.training_data import RowBreak
 from agl_records.types import Credit, StepCredit
+from agl_testing.traces import Trace
 
 
 def settled(result):
@@ -134,8 +135,8 @@ def test_without_a_reward_nothing_is_trained(trace) -> None:
     assert reasons(result) == {"no_reward": 1}
 
 
-def test_the_attempt_that_began_last_is_used(new_trace) -> None:
-    old, new = new_trace("at-9", start=100.0), new_trace("at-1", start=500.0)
+def test_the_attempt_that_began_last_is_used() -> None:
+    old, new = Trace("at-9", start=100.0), Trace("at-1", start=500.0)
     for trace, token in ((new, 2), (old, 1)):
         trace.gateway([token], [token])
         trace.reward(float(token))
@@ -150,10 +151,10 @@ def attempt(attempt_id: str, number: int, status: str) -> Attempt:
     return Attempt(**ids, start_time=0.0, status=status)
 
 
-def test_with_attempts_the_last_that_succeeded_is_used(new_trace) -> None:
+def test_with_attempts_the_last_that_succeeded_is_used() -> None:
     spans = []
     for number in (1, 2, 3):
-        trace = new_trace(f"at-{number}", start=100.0 * number)
+        trace = Trace(f"at-{number}", start=100.0 * number)
         trace.gateway([number], [number])
         trace.reward(1.0)
         spans += trace.spans
