@@ -1,6 +1,9 @@
 """The real line: store, runner, gateway, adapter."""
 
+import contextlib
+
 import pytest
+from tests.interpreter import Serving
 
 from .line import run_line
 
@@ -24,6 +27,20 @@ async def line():
     run.store = store
     yield run
     await store.close()
+
+
+@pytest.fixture
+def start_agl():
+    """Starts ``agl`` commands that serve; they end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*words, **options):
+            served = Serving(*words, **options)
+            stack.callback(served.process.__exit__, None, None, None)  # closes its pipe, too
+            stack.callback(served.process.kill)
+            return served
+
+        yield start
 
 
 async def everything_written(store, folder):

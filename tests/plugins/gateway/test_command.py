@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import json
-import re
 import signal
-import subprocess
-import sys
 import time
 import zlib
 from collections import Counter
@@ -25,42 +23,9 @@ from agl_server.server import LightningStoreServer
 from .conftest import models
 
 
-class Process:
-    """A running ``agl gateway``."""
-
-    def __init__(self, *arguments: str, before: str = "") -> None:
-        shell = ["sh", "-c", f'{before} exec "$@"', "sh"]
-        command = [*shell, sys.executable, "-c", "from agl.cli import main; main()", "gateway"]
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", *arguments], stderr=subprocess.PIPE, text=True
-        )
-        self.lines: list[str] = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if found := re.search(r"agl gateway: (http://\S+/v1) serves", line):
-                self.url = found[1]
-                return
-        raise AssertionError(f"it did not start: {self.lines}")
-
-    def end(self, number: int | None = signal.SIGTERM) -> tuple[int, str]:
-        """Send a signal if one is given, and wait; exit code and all that it wrote."""
-        if number is not None:
-            self.process.send_signal(number)
-        rest = self.process.communicate(timeout=250)[1]
-        return self.process.returncode, "".join(self.lines) + rest
-
-
 @pytest.fixture
-def gateway():
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str, before: str = "") -> Process:
-            process = Process(*arguments, before=before)
-            stack.callback(process.process.__exit__, None, None, None)  # closes its pipe, too
-            stack.callback(process.process.kill)
-            return process
-
-        yield start
+def gateway(start_agl):
+    return functools.partial(start_agl, "gateway", "--port", "0")
 
 
 async def test_it_serves_and_writes_every_record_before_it_ends(bench, gateway, monkeypatch):

@@ -1,9 +1,5 @@
 import asyncio
-import re
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import aiohttp
 import pytest
@@ -73,39 +69,3 @@ async def until(look, holds: Callable) -> object:
         if holds(found):
             return found
         await asyncio.sleep(0.02)
-
-
-class Process:
-    """A running ``agl`` command; ``url`` is what it said it serves at."""
-
-    def __init__(self, *arguments: str, **options) -> None:
-        command = [sys.executable, "-c", "from agl.cli import main; main()", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
-        assert self.process.stderr is not None
-        self.lines: list[str] = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if found := re.search(rf"agl {arguments[0]}: (http://\S+)", line):
-                self.url = found[1]
-                return
-        raise AssertionError(f"it did not start: {self.lines}")
-
-    def end(self) -> tuple[int, str]:
-        self.process.send_signal(signal.SIGTERM)
-        rest = self.process.communicate()[1]
-        return self.process.returncode, "".join(self.lines) + rest
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
-    started: list[Process] = []
-
-    def start(*arguments: str, **options) -> Process:
-        started.append(Process(*arguments, **options))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.process.kill()
-        process.process.wait()
-        process.process.stderr.close()

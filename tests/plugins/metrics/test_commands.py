@@ -25,8 +25,8 @@ async def enqueue(store) -> None:
     await client.close()
 
 
-async def test_agl_store_shows_the_metrics_of_both_trackers(start, tmp_path) -> None:
-    process = start(*STORE, "--tracker", "prometheus", "--tracker", "console")
+async def test_agl_store_shows_the_metrics_of_both_trackers(start_agl, tmp_path) -> None:
+    process = start_agl(*STORE, "--tracker", "prometheus", "--tracker", "console")
     await enqueue(process)
     address, token = without_token(process.url)
     samples = await scrape(f"{address}/v1/prometheus", token)
@@ -36,10 +36,10 @@ async def test_agl_store_shows_the_metrics_of_both_trackers(start, tmp_path) -> 
     assert "Traceback" not in output
 
 
-async def test_a_gateway_shows_its_requests(start) -> None:
+async def test_a_gateway_shows_its_requests(start_agl) -> None:
     with EchoLLM() as llm:
         model = ("--model", f"echo={llm.url}", "--tracker", "prometheus")
-        process = start("gateway", "--port", "0", "--open", *model)
+        process = start_agl("gateway", "--port", "0", "--open", *model)
         body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
         async with aiohttp.ClientSession() as http:
             for url, status in (("/chat/completions", 200), ("/nothing", 404)):
@@ -57,12 +57,12 @@ async def test_a_gateway_shows_its_requests(start) -> None:
     assert native.value("agl_http_requests_total", **route) == 1
 
 
-async def test_agl_prometheus_shows_all_processes_and_a_store(start, tmp_path) -> None:
+async def test_agl_prometheus_shows_all_processes_and_a_store(start_agl, tmp_path) -> None:
     shared = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    stores = [start(*STORE, "--tracker", "prometheus", env=shared) for _ in range(2)]
+    stores = [start_agl(*STORE, "--tracker", "prometheus", env=shared) for _ in range(2)]
     for store in stores:
         await enqueue(store)
-    exporter = start("prometheus", "--port", "0", "--store", stores[0].url, env=shared)
+    exporter = start_agl("prometheus", "--port", "0", "--store", stores[0].url, env=shared)
     assert exporter.url.endswith("/v1/prometheus")
     samples = await scrape(exporter.url)
     assert samples.value("agl_store_total", method="enqueue_many_rollouts") == 2
@@ -78,11 +78,11 @@ async def test_agl_prometheus_shows_all_processes_and_a_store(start, tmp_path) -
     assert without_token(stores[0].url)[1] not in output
 
 
-async def test_agl_prometheus_asks_for_the_stores_token_or_a_reader_s(start) -> None:
+async def test_agl_prometheus_asks_for_the_stores_token_or_a_reader_s(start_agl) -> None:
     secret = "a-long-secret-of-the-store"
     env = os.environ | {"AGL_SERVER_TOKEN": secret}
-    store = start(*STORE, env=env)
-    exporter = start(
+    store = start_agl(*STORE, env=env)
+    exporter = start_agl(
         *("prometheus", "--port", "0", "--metrics-path", "/m", "--access-log"),
         *("--store", store.url.replace("//", f"//agl:{secret}@")),
         env=env,
