@@ -128,13 +128,6 @@ def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
     assert result.ledger.exclusions[0].detail == "the prompt has no token ids"
 
 
-def test_without_a_reward_nothing_is_trained(trace) -> None:
-    trace.gateway([1], [2])
-    result = TraceToRows().adapt(trace.spans)
-    assert result.rows == []
-    assert reasons(result) == {"no_reward": 1}
-
-
 def test_the_attempt_that_began_last_is_used() -> None:
     old, new = Trace("at-9", start=100.0), Trace("at-1", start=500.0)
     for trace, token in ((new, 2), (old, 1)):
@@ -240,14 +233,6 @@ def test_credits_that_are_no_finite_numbers_are_refused(trace, given, said) -> N
     trace.gateway([1], [2])
     with pytest.raises(AdapterError, match=f"credit rule 'Gives' gave {said} .*rollout 'ro-"):
         TraceToRows(credit=Gives(*given)).adapt(trace.spans)
-
-
-def test_a_gateway_record_replaces_the_tracers_without_ids(trace) -> None:
-    trace.flat("c-1")
-    trace.gateway([1], [2], response_id="c-1")
-    trace.reward(1.0)
-    result = settled(TraceToRows().adapt(trace.spans))
-    assert len(result.ledger.calls) == len(result.ledger.trained) == 1
 
 
 def test_an_excluded_call_between_two_becomes_context_of_the_second(trace) -> None:

@@ -57,16 +57,6 @@ async def test_deadlines_hold_though_the_server_of_an_attempt_is_gone(stores, ur
     assert [one.attempt.status for one in ended] == ["timeout"]
 
 
-async def test_lost_connections_are_made_anew(stores, server):
-    await stores[0].enqueue_rollout({"n": 1})
-    server.psql(END_CONNECTIONS)
-    await stores[0].enqueue_rollout({"n": 2})
-    assert stores[0]._writer.failing_since is None
-    assert len(await stores[1].query_rollouts()) == 2
-    waiting = asyncio.create_task(stores[1].dequeue_many_rollouts(limit=5, wait_seconds=20))
-    assert len(await waiting) == 2
-
-
 class Cut:
     """A way to the server that is cut as a transaction commits, before it or behind it."""
 
