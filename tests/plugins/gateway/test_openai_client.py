@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl_testing.echo_llm import EchoLLM
+from agl_testing.echo_llm import EchoLLM, logprob
 
 from .conftest import CHAT_TOOL as TOOL, Bench, models
 
@@ -36,14 +36,60 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize("tools", [False, True])
-async def test_answers_have_the_bytes_that_the_backend_would_have_sent(bench, tools):
-    bench.llm.reply = call_the_tool if tools else bench.llm.reply
-    with EchoLLM(call_the_tool if tools else None) as direct:
-        for request in REQUESTS:
-            expected = await bench.post(request, direct.url)
-            assert await bench.post(request) == expected
-    assert len(await bench.spans()) == len(REQUESTS)
+def complete(prompt: object = "hello big world", **fields: object) -> dict:
+    return {"model": "echo", "prompt": prompt, **fields}
+
+
+COMPLETIONS = [
+    complete(),
+    complete(logprobs=1),
+    complete(return_token_ids=True),
+    complete([5, 6, 7]),
+    complete(n=2),
+    complete(stream=True),
+    complete(stream=True, logprobs=1, stream_options={"include_usage": True}),
+    complete(stream=True, return_token_ids=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "requests", "reply"),
+    [
+        ("chat/completions", REQUESTS, None),
+        ("chat/completions", REQUESTS, call_the_tool),
+        ("completions", COMPLETIONS, None),
+    ],
+    ids=["chats", "tools", "completions"],
+)
+async def test_answers_have_the_bytes_that_the_backend_would_have_sent(
+    bench, path, requests, reply
+):
+    bench.llm.reply = reply or bench.llm.reply
+    with EchoLLM(reply) as direct:
+        for request in requests:
+            expected = await bench.post(request, direct.url, path)
+            assert await bench.post(request, path=path) == expected
+            assert expected[0] == 200
+    assert len(await bench.spans()) == len(requests)
+
+
+async def test_a_completion_is_recorded_with_its_tokens(bench, client):
+    completion = await client.completions.create(**complete())
+    stream = await client.completions.create(**complete(), stream=True)
+    pieces = [chunk.choices[0].text async for chunk in stream]
+    assert completion.choices[0].text == "".join(pieces) == "hello big world"
+    for span in await bench.spans():
+        attributes = span.attributes
+        words = bench.llm.vocabulary.decode
+        token_ids = attributes[Key.RESPONSE_TOKEN_IDS]
+        assert words(attributes[Key.PROMPT_TOKEN_IDS]) == ["hello", "big", "world"]
+        assert words(token_ids) == ["hello", "big", "world", "<|end|>"]
+        assert attributes[Key.RESPONSE_LOGPROBS] == [logprob(token_id) for token_id in token_ids]
+        assert attributes[Key.OPERATION] == "text_completion"
+        (message,) = json.loads(attributes[Key.INPUT_MESSAGES])
+        assert message == {"role": "user", "content": "hello big world"}
+        (answer,) = json.loads(attributes[Key.OUTPUT_MESSAGES])
+        assert answer["content"] == "hello big world"
 
 
 async def test_a_record_names_agent_usage_and_parameters(bench, client):
