@@ -237,12 +237,12 @@ async def test_what_lost_its_answer_is_done_once(server, link, linked):
     rollout = await linked.enqueue_rollout(1)
     assert (await server.statistics())["total_rollouts"] == 1
 
-    link.lose = once("dequeue")
+    link.lose = once("turn")
     claimed = await linked.dequeue_rollout("w")
     assert claimed.rollout_id == rollout.rollout_id
     assert (await server.statistics())["total_attempts"] == 1
 
-    link.lose = once("spans/batch")
+    link.lose = once("turn")
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
     spans = [Span.from_attributes(attributes={}, **ids) for _ in range(3)]
     added = await linked.add_many_spans(spans)
