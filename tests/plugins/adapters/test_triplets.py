@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agl.errors import AdapterError, ConfigError
+from agl.errors import ConfigError
 from agl_adapters import LlmProxyTraceToTriplet, TracerTraceToTriplet
 
 IDS = {"prompt_token_ids": [1, 2], "response_token_ids": [3]}
@@ -124,10 +124,7 @@ def test_spans_of_the_opentelemetry_sdk_are_read_too() -> None:
     provider.shutdown()
 
 
-def test_no_spans_and_wrong_options_are_refused() -> None:
-    with pytest.raises(AdapterError, match="got none"):
-        TracerTraceToTriplet().adapt([])
-    assert LlmProxyTraceToTriplet().adapt([]) == []
+def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="no regular expression"):
         TracerTraceToTriplet(agent_match="(")
     with pytest.raises(ConfigError, match="expected first_occurrence or first_sibling"):

@@ -53,21 +53,11 @@ async def test_a_run_is_replayed_byte_for_byte_without_a_backend(bench, recorded
     assert len(bench.llm.requests) == replay.backend_calls == 4
 
 
-async def test_token_ids_and_log_probabilities_are_recorded_again(bench, recorded):
-    async def work(bench):
-        return [await bench.post(bench.ask()), await bench.post(bench.ask(stream=True))]
-
-    replay = await recorded(work)
-    assert await work(replay) == replay.answers
-    before, after = await replay.first.spans(), await replay.spans()
-    for key in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS, Key.RESPONSE_LOGPROBS):
-        assert [s.attributes[key] for s in after] == [s.attributes[key] for s in before]
-
-
 @pytest.mark.parametrize("stream", [False, True])
-async def test_other_dialects_are_replayed_byte_for_byte(recorded, stream):
+async def test_each_dialect_is_replayed_and_recorded_again(recorded, stream):
     said = [{"role": "user", "content": [{"type": "text", "text": "hello you"}]}]
     calls = {
+        "chat/completions": {"messages": [{"role": "user", "content": "hello you"}]},
         "messages": {"max_tokens": 50, "messages": said},
         "responses": {"input": "hello you"},
         "completions": {"prompt": "hello you"},
@@ -78,8 +68,11 @@ async def test_other_dialects_are_replayed_byte_for_byte(recorded, stream):
         return [await bench.post({**about, **body}, path=path) for path, body in calls.items()]
 
     replay = await recorded(work)
-    assert [status for status, _ in replay.answers] == [200, 200, 200]
+    assert [status for status, _ in replay.answers] == [200] * 4
     assert await work(replay) == replay.answers
+    before, after = await replay.first.spans(), await replay.spans()
+    for key in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS, Key.RESPONSE_LOGPROBS):
+        assert [s.attributes[key] for s in after] == [s.attributes[key] for s in before]
 
 
 async def test_streams_keep_the_pieces_that_they_came_in(bench, recorded):
