@@ -9,9 +9,7 @@ import time
 import pytest
 from tests.waiting import until
 
-from agl.algorithm.gateway import Gateway
 from agl.errors import ConfigError, StoreUnavailableError
-from agl.plugins.build import build_component
 from agl.semconv import ModelCallAttributes as Key
 from agl.store.memory import InMemoryLightningStore
 from agl_gateway import LLMProxy
@@ -144,15 +142,6 @@ async def test_a_resource_of_no_model_or_of_half_an_attempt_is_refused(bench):
         proxy.as_resource()
 
 
-async def test_before_it_starts_it_has_the_address_at_which_it_will_serve(bench):
-    proxy = LLMProxy(open=True, model_list=models(bench.llm.url), store=bench.store)
-    endpoint = proxy.as_resource().endpoint
-    await proxy.start()
-    status, _ = await bench.post(bench.ask(), endpoint)
-    assert (status, proxy.as_resource().endpoint) == (200, endpoint)
-    await proxy.stop()
-
-
 async def behind(bench, store) -> None:
     """From now on the bench has this store."""
     bench.proxy.set_store(store)
@@ -266,16 +255,6 @@ async def test_a_call_that_outlasts_the_stop_is_recorded_as_broken_off(bench, he
     await bench.proxy.stop()
     await asyncio.gather(call, return_exceptions=True)
     assert "the gateway stopped" in (await bench.attributes())[Key.ERROR]
-
-
-def test_a_configuration_file_can_describe_it():
-    served = models("http://127.0.0.1:8000/v1", "qwen")
-    config = {"type": "proxy", "port": 4000, "model_list": served}
-    proxy = build_component(config, group="agl.gateways", expected_type=Gateway)
-    assert isinstance(proxy, LLMProxy)
-    assert proxy.as_resource().model == "qwen"
-    with pytest.raises(ConfigError, match=r"ports: unknown key\. Did you mean 'port'"):
-        build_component({**config, "ports": 1}, group="agl.gateways", expected_type=Gateway)
 
 
 async def test_it_runs_beside_another_event_loop(bench):

@@ -11,10 +11,10 @@ from psycopg.conninfo import make_conninfo
 from tests.waiting import until
 
 from agl.errors import ConflictError, StoreUnavailableError
-from agl.store.base import AttemptEnd
 from agl.types import Document, EnqueueRolloutRequest, RolloutConfig
 from agl_postgres.doorbell import Doorbell
 from agl_postgres.store import PostgresLightningStore
+from agl_testing.store_steps import report
 
 END_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'agl'"
 
@@ -32,10 +32,7 @@ async def test_an_end_is_heard_at_another_server(stores):
     wanted = [rollout.rollout_id]
     waiting = asyncio.create_task(stores[1].wait_for_rollouts(rollout_ids=wanted, timeout=20))
     claimed = await stores[2].dequeue_rollout()
-    end = AttemptEnd(
-        rollout_id=rollout.rollout_id, attempt_id=claimed.attempt.attempt_id, status="succeeded"
-    )
-    await stores[2].turn(finish=end, limit=0)
+    await report(stores[2], claimed, "succeeded")
     (ended,) = await waiting
     assert ended.status == "succeeded"
 
