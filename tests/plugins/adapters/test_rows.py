@@ -91,16 +91,6 @@ def test_a_call_continues_the_longest_row_that_its_prompt_begins_with(trace) -> 
     assert branch.row_break == RowBreak(call_id=third, position=5, expected=[6], got=[7])
 
 
-def test_agents_have_rows_of_their_own(trace) -> None:
-    trace.gateway([1], [2], agent="writer")
-    trace.gateway([9], [8], agent="critic")
-    trace.gateway([1, 2, 3], [4], agent="writer")
-    trace.reward(1.0)
-    rows = settled(TraceToRows().adapt(trace.spans)).rows
-    found = [(row.agent_name, row.token_ids) for row in rows]
-    assert found == [("writer", [1, 2, 3, 4]), ("critic", [9, 8])]
-
-
 def test_every_call_that_trains_nothing_has_a_reason(trace) -> None:
     trace.gateway([1], [2])
     trace.flat("c-1")

@@ -105,24 +105,6 @@ async def test_a_record_names_agent_usage_and_parameters(bench, client):
     assert span.status.status_code == "OK"
 
 
-async def test_tool_calls_are_recorded_whole_and_streamed(bench, client):
-    bench.llm.reply = call_the_tool
-    create, streamed = client.chat.completions.create, ask(tools=[TOOL], stream=True)
-    answer = await create(**ask(tools=[TOOL]))
-    await (await create(**streamed)).close()
-    async for _ in await create(**streamed):
-        pass
-    assert answer.choices[0].message.tool_calls[0].function.arguments == '{"room": "kitchen"}'
-    spans = await bench.spans()
-    whole, streamed = spans[0].attributes, spans[-1].attributes
-    (call,) = json.loads(whole[Key.OUTPUT_MESSAGES])[0]["tool_calls"]
-    assert call["function"]["name"] == "look"
-    (message,) = json.loads(streamed[Key.OUTPUT_MESSAGES])
-    assert message["tool_calls"] == [call]
-    assert json.loads(whole[Key.TOOL_DEFINITIONS]) == [TOOL]
-    assert streamed[Key.RESPONSE_TOKEN_IDS] == whole[Key.RESPONSE_TOKEN_IDS]
-
-
 async def test_the_weights_that_answered_are_recorded_when_asked_for(started):
     bench = await started(callbacks=("return_token_ids", "logprobs", "weight_versions"))
     bench.llm.model_version = "step-7"

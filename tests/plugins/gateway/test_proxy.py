@@ -108,12 +108,6 @@ async def test_a_server_of_our_own_is_told_which_calls_are_of_one_attempt(bench)
     assert sessions[0] != sessions[1]
 
 
-async def test_without_callbacks_the_request_goes_out_as_it_came(started):
-    bench = await started(callbacks=())
-    await bench.post(bench.ask(), f"{bench.proxy.address.url()}/v1")
-    assert bench.llm.requests == [bench.ask()]
-
-
 async def test_headers_attribute_a_call_and_a_bare_one_is_not_recorded(bench):
     bare = bench.proxy.as_resource().get_base_url()
     ids = dict(zip(("x-rollout-id", "x-attempt-id"), bench.ids, strict=True))
