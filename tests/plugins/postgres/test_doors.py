@@ -168,10 +168,3 @@ def test_what_is_no_address_is_refused_without_its_password(wrong):
         PostgresLightningStore(wrong)
     assert "cret" not in str(refused.value)
     assert hide(str(refused.value)) == str(refused.value)
-
-
-async def test_the_options_of_an_address_hold_for_writing_too(url):
-    store = PostgresLightningStore(f"{url}&options=-csearch_path%3Dpublic%2Cpg_temp")
-    shown = store._database.tables._connection.execute("SHOW search_path").fetchone()
-    await store.close()
-    assert shown == ("public,pg_temp",)

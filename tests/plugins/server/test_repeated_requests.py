@@ -76,12 +76,6 @@ async def test_an_abandoned_post_answers_for_the_one_that_is_still_under_way(htt
     assert len(await post(http, DEQUEUE, {"limit": 1})) == 1
 
 
-async def test_an_abandoned_post_is_told_what_was_claimed(http):
-    await enqueue(http, 1)
-    claimed = await post(http, DEQUEUE, {"limit": 1}, **KEY)
-    assert await post(http, DEQUEUE, {"limit": 0}, **KEY, **ABANDONED) == claimed
-
-
 async def test_a_refused_post_is_not_remembered(http):
     cancel = {"status": "cancelled"}
     await post(http, "rollouts/ro-none", cancel, 404, **KEY)
