@@ -21,6 +21,7 @@ from agl_http.server import bind
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
 from agl_sqlite import SqliteLightningStore
+from agl_testing.store_steps import span_of
 
 from .store_calls import store_process
 from .test_server import forked, needs_fork
@@ -233,8 +234,7 @@ async def test_what_lost_its_answer_is_done_once(server, link, linked):
     assert (await server.statistics())["total_attempts"] == 1
 
     link.lose = once("turn")
-    ids = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
-    spans = [Span.from_attributes(attributes={}, **ids) for _ in range(3)]
+    spans = [span_of(claimed) for _ in range(3)]
     added = await linked.add_many_spans(spans)
     assert [span.sequence_id for span in added] == [1, 2, 3]
     assert (await server.statistics())["total_spans"] == 3

@@ -10,6 +10,7 @@ from tests.stores import served
 import agl
 from agl.runner.heartbeat import Heartbeat, Running
 from agl_http.tokens import issue_token
+from agl_testing.store_steps import span_of
 
 MANY = 1000
 
@@ -26,12 +27,7 @@ async def runner():
 
 async def test_it_writes_spans_of_all_of_them(runner):
     claimed = await runner.dequeue_many_rollouts(limit=MANY)
-    spans = [
-        agl.Span.from_attributes(
-            rollout_id=one.rollout_id, attempt_id=one.attempt.attempt_id, name="a", attributes={}
-        )
-        for one in claimed
-    ]
+    spans = list(map(span_of, claimed))
     added = await runner.add_many_spans(spans)
     assert [span.span_id for span in added] == [span.span_id for span in spans]
 
