@@ -174,13 +174,6 @@ async def test_numbers_are_taken_from_attributes(server, attempt):
     assert spans == {"span 1": 7, "span 2": 9, "span 3": 10, "span 4": 11}
 
 
-async def test_a_repeated_export_adds_nothing(server, attempt):
-    body = request(proto(1), proto(2), **ids(attempt))
-    for _ in range(2):
-        assert (await post(server, body))[0] == 200
-    assert len(await server.query_spans(attempt.rollout_id)) == 2
-
-
 async def test_answers_are_packed_when_the_client_can_unpack(server, attempt):
     body = gzip.compress(request(proto(1)))
     headers = {"Content-Encoding": "gzip", "Accept-Encoding": "gzip"}
