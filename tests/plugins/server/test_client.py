@@ -20,7 +20,6 @@ from agl.types import LLM, PromptTemplate, Span
 from agl_http.server import bind
 from agl_server.client import LightningStoreClient
 from agl_server.server import LightningStoreServer
-from agl_sqlite import SqliteLightningStore
 from agl_testing.store_steps import span_of
 
 from .store_calls import store_process
@@ -203,24 +202,21 @@ async def test_a_claim_whose_answer_nobody_took_is_given_back(server, link, link
 
 @pytest.mark.parametrize("seconds", [0.0, 0.002, 0.02])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-@pytest.mark.parametrize("kind", ["client", "file"])
 async def test_a_runner_that_is_stopped_while_its_claim_waits_ends_and_keeps_no_work(
-    client, tmp_path, kind, is_cancelled, seconds
+    client, is_cancelled, seconds
 ):
-    store = client if kind == "client" else SqliteLightningStore(tmp_path / "store.db")
     event = ThreadingEvent()
-    async with running(lambda task: time.sleep(3), store, event=event) as runner:
+    async with running(lambda task: time.sleep(3), client, event=event) as runner:
         await asyncio.sleep(0.3)
-        await store.enqueue_rollout(0)
+        await client.enqueue_rollout(0)
         await asyncio.sleep(seconds)
         runner.cancel() if is_cancelled else event.set()
-        await store.enqueue_rollout(1)
+        await client.enqueue_rollout(1)
         async with asyncio.timeout(10):
             await asyncio.wait([runner])
-    given_back = await store.query_rollouts(status_in=["queuing", "requeuing"])
-    ran = await store.query_rollouts(status_in=["succeeded", "cancelled"])
+    given_back = await client.query_rollouts(status_in=["queuing", "requeuing"])
+    ran = await client.query_rollouts(status_in=["succeeded", "cancelled"])
     assert len(given_back) + len(ran) == 2
-    await store.close()
 
 
 async def test_what_lost_its_answer_is_done_once(server, link, linked):
