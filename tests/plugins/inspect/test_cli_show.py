@@ -49,6 +49,20 @@ def test_messages_of_the_agent_are_told(show):
     assert "y" * 3_000 in show(rollout_id, "--full")
 
 
+def test_full_cuts_neither_the_task_nor_a_name(show):
+    async def begin(store: Any) -> str:
+        begun = await store.start_rollout("z" * 3_000)
+        ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id}
+        times = {"start_time": 1.0, "end_time": 2.0}
+        await store.add_span(Span.from_attributes(name="n" * 99, attributes={}, **ids, **times))
+        return begun.rollout_id
+
+    rollout_id = filled(begin)
+    assert show(rollout_id).count("more: --full") == 2
+    text = show(rollout_id, "--full")
+    assert ("z" * 3_000 in text, "n" * 99 in text, "--full" in text) == (True, True, False)
+
+
 def test_conversation_is_told_once_with_what_became_of_each_answer(show):
     traces = (CONVERSATION, [reward_span(0.0, 5)])
     (rollout_id, *_) = filled(lambda store: step(store, "final", *traces))

@@ -79,7 +79,7 @@ PAGES: dict[str, tuple[Write, set[str]]] = {
     "/s/{key}/run/{run_id}/tasks": (run.tasks, set()),
     "/s/{key}/prompts": (prompts.write, {"run", "candidate", "against", "split"}),
     "/s/{key}/task": (task.write, {"rollout", "step"}),
-    "/s/{key}/resources": (parts.resources, {"size", "from"}),
+    "/s/{key}/resources": (parts.resources, {"from"}),
     "/s/{key}/runners": (parts.runners, {"from"}),
     "/s/{key}/settings": (parts.settings, {"from"}),
     "/s/{key}/rollouts": (

@@ -137,10 +137,8 @@ def _ends_at_once(algorithm: Training) -> bool:
 
 async def _read(store: LightningStore, run_id: str) -> Evaluation:
     found = Evaluation()
-    async for rollout in each_record(store.query_rollouts):
+    async for rollout in each_record(store.query_rollouts, run=run_id, mode="val"):
         about = rollout.metadata or {}
-        if about.get("run") != run_id or rollout.mode != "val":
-            continue
         number = about.get("group", about.get("index", 0))
         one = found.tasks.setdefault(number, OfTask(rollout.input))
         one.rollouts += 1

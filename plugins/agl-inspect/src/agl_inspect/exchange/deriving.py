@@ -212,10 +212,9 @@ class Derivation:
         await end_run(store, run_id, 1, "finished")
 
     async def _rollouts(self) -> AsyncGenerator[Rollout]:
-        async for rollout in each_record(self.source.query_rollouts, status_in=["succeeded"]):
-            about = rollout.metadata or {}
-            is_own = about.get("run") == self.run.run_id and JUDGES not in about
-            if is_own and self.mode in (None, rollout.mode):
+        given = {"status_in": ["succeeded"], "run": self.run.run_id, "mode": self.mode}
+        async for rollout in each_record(self.source.query_rollouts, **given):
+            if JUDGES not in (rollout.metadata or {}):
                 yield rollout
 
     async def _read(self, rollout: Rollout) -> ReadRollout | None:

@@ -32,7 +32,7 @@ MOST_CALLS = 100
 
 def rollout_lines(shown: Shown, *, tokens: bool = False, full: bool = False) -> Iterator[str]:
     """For people; ``tokens`` adds those of each answer, ``full`` cuts nothing."""
-    yield from _head(shown)
+    yield from _head(shown, full)
     written = shown.calls if full else shown.calls[:MOST_CALLS]
     for place, (before, call) in enumerate(zip((None, *written), written, strict=False), 1):
         yield ""
@@ -63,10 +63,10 @@ def rollout_lines(shown: Shown, *, tokens: bool = False, full: bool = False) -> 
         yield from failure(shown.attempt)
     if timed := [span for span in shown.spans if span.start_time is not None]:
         yield ""
-        yield from waterfall(timed)
+        yield from waterfall(timed, full)
 
 
-def _head(shown: Shown) -> Iterator[str]:
+def _head(shown: Shown, full: bool) -> Iterator[str]:
     rollout, attempt, told = shown.rollout, shown.attempt, shown.explanation
     parts = [rollout.status, *([f"mode {rollout.mode}"] if rollout.mode else [])]
     if rollout.end_time is not None:
@@ -78,7 +78,8 @@ def _head(shown: Shown) -> Iterator[str]:
         yield f"attempt  {which}, {attempt.attempt_id}: {attempt.status}{by}"
     else:
         yield "attempt  none yet"
-    yield f"task     {cut(printable(text_of(rollout.input)), LONGEST_MESSAGE)}"
+    task = cut(printable(text_of(rollout.input)), None if full else LONGEST_MESSAGE)
+    yield f"task     {task}"
     mine = [one for one in told.rewards if attempt and one.attempt_id == attempt.attempt_id]
     given = ", ".join(f"{one.value:.4g} ({printable(one.name)})" for one in mine)
     if len(mine) > 1 and attempt and attempt.status == "succeeded":
@@ -170,7 +171,7 @@ def failure(attempt: Attempt) -> Iterator[str]:
         yield from (f"    {line}" for line in printable(error.traceback.rstrip()).split("\n"))
 
 
-def waterfall(spans: Iterable[Span]) -> Iterator[str]:
+def waterfall(spans: Iterable[Span], full: bool) -> Iterator[str]:
     """A bar per span, over the time of all."""
     ordered = sorted(spans, key=lambda span: (span.start_time or 0, span.sequence_id))
     begin = min(span.start_time or 0 for span in ordered)
@@ -184,7 +185,8 @@ def waterfall(spans: Iterable[Span]) -> Iterator[str]:
         length = max(1, round(BAR_WIDTH * (stop - start) / whole))
         bar = f"{' ' * left}{'█' * min(length, BAR_WIDTH - left)}".ljust(BAR_WIDTH)
         failed = " ERROR" if span.status.status_code == "ERROR" else ""
-        yield f"  {stop - start:8.3f} s |{bar}| {cut(printable(span.name), 60)}{failed}"
+        name = cut(printable(span.name), None if full else 60)
+        yield f"  {stop - start:8.3f} s |{bar}| {name}{failed}"
 
 
 @dataclass(frozen=True)

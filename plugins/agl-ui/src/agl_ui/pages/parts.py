@@ -26,12 +26,11 @@ said of itself is old. By the clock of this page's server, as no store says its 
 async def resources(request: Request, source: DataSource) -> Page:
     """Snapshots, the newest first."""
     state = await source.state()
-    size = min(whole_number(request, "size", PAGE) or PAGE, 500)
     first = whole_number(request, "from", 0) or 0
-    found = await source.store.query_resources(sort_order="desc", limit=size, offset=first)
+    found = await source.store.query_resources(sort_order="desc", limit=PAGE, offset=first)
     values = {
         "title": "Resources",
-        "part": _part(first, size, len(found), found.total),
+        "part": _part(first, PAGE, len(found), found.total),
         "snapshots": [
             (
                 one,
