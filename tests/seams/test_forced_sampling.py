@@ -73,10 +73,11 @@ async def test_who_asks_for_nothing_else_is_told_nothing(call, caplog):
     assert (call.proxy.overridden, caplog.messages) == ({}, [])
 
 
-def test_tinker_forces_it_where_its_loss_needs_it():
+def test_who_takes_log_probabilities_for_the_models_forces_it():
     from agl_tinker import Tinker
     from agl_unsloth import SFT
 
+    assert agl.GRPO("m").forced_sampling() == WHOLE_SOFTMAX
     assert Tinker("m").forced_sampling() == WHOLE_SOFTMAX
     assert Tinker("m", loss="ppo").forced_sampling() == WHOLE_SOFTMAX
     assert Tinker("m", loss="cross_entropy").forced_sampling() == {}

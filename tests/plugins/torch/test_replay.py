@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,8 @@ from tests.run_project import succeeds
 from tests.step_records import step_records
 from tests.stores import opened
 
-import agl
 from agl.emitter import reward_attributes
 from agl.types import Span
-from agl_runs.replay import replay as replay_step
 
 pytest.importorskip("torch")
 pytest.importorskip("openai")
@@ -127,13 +123,6 @@ def test_changed_weights_before_the_step_are_the_first_difference(agl_command, p
     assert (code, found["first_difference"]) == (1, "weights after step 2")
 
 
-def test_another_option_is_named_and_differs(agl_command, project: Path) -> None:
-    code, found = replay(agl_command, project, 3, "algorithm.learning_rate=0.02")
-    assert (code, found["first_difference"]) == (1, "weights after step 3")
-    (note,) = found["notes"]
-    assert note == "with another option than the run: learning_rate: 0.01 then, 0.02 now"
-
-
 def test_a_step_that_was_not_trained_is_refused_by_name(agl_command, project: Path) -> None:
     code, err = replay(agl_command, project, STEPS + 2)
     assert code == 2
@@ -178,17 +167,3 @@ def test_a_run_of_grpo_is_rederived_with_what_its_ledger_gave(agl_command, proje
         assert one["before"] == one["credit_before"] != 0
         assert one["now"] == one["credit_now"] == -one["before"]
     assert digests(project / "out") == before
-
-
-def test_a_trainer_replays_in_python(agl_command, project: Path) -> None:
-    sys.path.insert(0, os.getcwd())
-    from asking_agent import agent  # pyright: ignore[reportMissingImports]
-
-    sizes = {"groups_per_step": 2, "group_size": 4, "max_tokens": 3}
-    algorithm = agl.GRPO("model", seed=1, device="cpu", **sizes, **OPTIONS)
-    store = agl.SqliteLightningStore("out/store.db")
-    trainer = agl.Trainer(algorithm=algorithm, store=store, run_dir="out", strategy="shm")
-    found = replay_step(trainer, agent, 3)
-    asyncio.run(store.close())
-    assert found.notes == []
-    assert found.first_difference is None
