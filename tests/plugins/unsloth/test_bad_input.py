@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import math
 import shutil
 import struct
 import sys
@@ -135,20 +134,10 @@ def test_a_training_begins_from_the_state_only_where_its_adapter_is_the_same(tmp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"keep_fraction": 0}, "keep_fraction must be above 0"),
         ({"iterations": 0}, "iterations must be at least 1"),
-        ({"iterations": 1.5}, "iterations must be a whole number"),
-        ({"epochs": 0}, "epochs"),
-        ({"learning_rate": math.nan}, "learning_rate must be a finite number; got nan"),
-        ({"learning_rate": -1}, "learning_rate must be at least 0; got -1"),
-        ({"batch_size": "2"}, "batch_size must be a whole number; got '2'"),
-        ({"rollouts": math.nan}, "rollouts.timeout_seconds must be a finite number"),
-        ({"resource_name": ""}, "resource_name must be a name"),
         ({"engine": "jax"}, "expected auto, unsloth or trl"),
         ({"weights": "float32"}, "expected bfloat16 or float16"),
-        ({"lora": {"modules": "q_proj"}}, "lora.modules must be a list of strings; got 'q_proj'"),
         ({"server": 3}, "server.type must be a string; got 3"),
-        ({"check_memory": "no"}, "check_memory must be true or false; got 'no'"),
         ({"load_in_4bit": True, "lora": None}, "load_in_4bit needs an adapter"),
     ],
 )

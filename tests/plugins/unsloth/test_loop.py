@@ -12,10 +12,8 @@ from tests.digests import digests
 
 import agl
 from agl.algorithm.base import RunContext
-from agl.emitter import reward_attributes
 from agl.errors import AlgorithmError, ConfigError
 from agl.plugins.hooks import HookCaller
-from agl.types import Span
 from agl_models.versions import Version
 from agl_testing.echo_llm import EchoLLM, RawReply
 
@@ -92,25 +90,6 @@ async def test_the_examples_are_the_recorded_tokens_and_a_run_goes_on_with_more_
     assert len(more.summary["rewards"]) == 2
 
 
-async def test_a_training_that_failed_is_done_again_and_nothing_else(counting, store, tmp_path):
-    failing = counting()
-    failing.fails = True
-    with pytest.raises(OSError, match="disk is full"):
-        await fit(failing, store, TASKS, ["four"])
-    assert (await agl.load_ledger(store)).trained == []  # the update failed
-    before = len((await store.query_rollouts()).items)
-    algorithm = await fit(counting(iterations=1), store, TASKS, ["four"])
-    assert algorithm.trained == [("start", 1, 12)]
-    assert algorithm.served == ["trained-1"]  # for its evaluation
-    assert len((await store.query_rollouts()).items) == before + 1
-    assert algorithm.summary["calls"] == 12 + 2
-    parts = [part for part in await agl.load_parts(store) if part.mode == "train"]
-    assert len(parts) == 12
-    assert {(part.step, part.version, part.generation) for part in parts} == {(1, "1", 2)}
-    (run,) = {part.run for part in parts}
-    assert {r.metadata["run"] for r in await store.query_rollouts()} == {run}
-
-
 @pytest.mark.parametrize(
     ("method", "given", "words"),
     [
@@ -168,12 +147,6 @@ async def test_a_threshold_that_nothing_reached_can_be_lowered(counting, store):
     ledger = await agl.load_ledger(store)
     ledger.check()
     assert ledger.summary()["calls"] == 12 == algorithm.summary["calls"]
-
-
-async def test_without_token_ids_the_error_says_what_gives_them(counting, store):
-    gateway = agl.LLMProxy(callbacks=("logprobs",))
-    with pytest.raises(AlgorithmError, match=r"no_token_ids \(12\).*return_token_ids.*vLLM 0.10.2"):
-        await fit(counting(), store, TASKS, gateway=gateway)
 
 
 async def test_a_model_that_is_gone_ends_the_run_which_goes_on_later(counting, store, llm):
@@ -418,28 +391,7 @@ async def noted(store):
     return [[*await store.query_documents(kind)] for kind in ("step", "ledger")]
 
 
-async def test_another_reward_and_other_examples_are_named(replaying, store):
-    (first, *_) = await store.query_rollouts()
-    attempt = await store.get_latest_attempt(first.rollout_id)
-    span = Span.from_attributes(name="agl.annotation", attributes=reward_attributes(9.0))
-    owner = {"rollout_id": first.rollout_id, "attempt_id": attempt.attempt_id}
-    await store.add_span(span.model_copy(update={**owner, "writer": "algorithm"}))
-    found = {one.what: one for one in (await replaying().replay(1)).compared}
-    assert first.rollout_id in found["rewards"].where
-    assert found["reward/mean"].same is False
-
-    class Reversed(Counting):
-        def select(self, collected, iteration):
-            return super().select(collected, iteration)[::-1]
-
-    found = (await replaying(Reversed).replay(2)).first_difference
-    assert (found.what, found.where[:11]) == ("rows trained", "row 0 of 12")
-
-
 async def test_what_is_missing_is_named(replaying):
-    with pytest.raises(ConfigError, match=r"has no step 3 of the run .*has steps 1 to 2"):
-        await replaying().replay(3)
-
     class Lost(Counting):
         def is_whole(self, version):
             return False
