@@ -410,10 +410,7 @@ NOWHERE = {"base_url": None, "api_key": None}
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"beam_width": 0}, "beam_width must be at least 1"),
         ({"beam_width": "4"}, "beam_width must be a whole number; got '4'"),
-        ({"max_evaluations": 2.5}, "max_evaluations must be a whole number"),
-        ({"rollout_batch_timeout": float("nan")}, "rollout_batch_timeout must be a finite number"),
         ({"reward_range": (0.0, float("inf"))}, "reward_range must be a finite number"),
         ({"confidence": 1.0}, "confidence must be above 0 and below 1"),
         ({"reward_range": (1.0, 1.0)}, "the first must be below the second"),

@@ -66,24 +66,6 @@ async def test_no_deployment_need_stay(azure, sft, line, is_ended):
     assert list(azure.deployments) == ["base"]
 
 
-async def test_the_cost_is_stated_before_anything_is_sent(azure, sft, line, caplog):
-    caplog.set_level(logging.INFO, "agl")
-    stating = sft(dry_run=True, epochs=2, price_per_million_tokens=25.0)
-    summary = (await line(capitals, stating, TASKS)).summary
-    assert posts(azure, "POST /openai/files") == posts(azure, "POST /openai/fine_tuning") == []
-    assert list(azure.deployments) == ["base"]
-    tokens = summary["trained_tokens"]
-    assert summary["cost"] == pytest.approx(tokens * 25e-6)
-    assert f"2 epochs: about {tokens:,} trained tokens, about" in caplog.text
-    asked = len(posts(azure, "POST /openai/v1/chat"))
-    # Meant seriously, the run goes on with the rollouts that it has.
-    await line(capitals, sft(epochs=2), TASKS)
-    assert len(posts(azure, "POST /openai/v1/chat")) == asked
-    (job,) = azure.jobs.values()
-    # The estimate is no guess from nowhere.
-    assert tokens == pytest.approx(job["trained_tokens"], rel=0.5)
-
-
 async def test_a_step_is_not_paid_for_a_second_time_to_be_compared(azure, sft, line):
     with pytest.raises(ConfigError, match="cannot train a step again: its provider would bill it"):
         await sft().replay(1)
@@ -96,13 +78,11 @@ async def test_a_step_is_not_paid_for_a_second_time_to_be_compared(azure, sft, l
         ("", {"max_trained_tokens": 10}, StoppedError, "is 10 .nothing was sent; raise it", (0, 0)),
         ("", {"keep_fraction": 0.1}, AlgorithmError, "and Azure trains on 10 or more", (0, 0)),
         ("", {"base_deployment": "bass"}, ConfigError, "'bass' in 'acme'; there are: base", (0, 0)),
-        ("unreadable_files", {}, AlgorithmError, "not read training file .*data failed", (1, 0)),
         ("no_training", {}, ConfigError, "fine-tuning in this region.*region", (1, 1)),
     ],
 )
 async def test_what_cannot_train_is_refused(azure, sft, line, fault, options, kind, said, sent):
     azure.region_trains = fault != "no_training"
-    azure.unreadable_files = fault == "unreadable_files"
     with pytest.raises(kind, match=said):
         await line(capitals, sft(**options), TASKS)
     asked = ("POST /openai/files", "POST /openai/fine_tuning")
@@ -129,7 +109,7 @@ async def test_a_job_that_fails_says_why_and_the_next_run_starts_another(
 
 async def test_a_file_that_could_not_be_read_is_sent_again_by_the_next_run(azure, sft, line):
     azure.unreadable_files = True
-    with pytest.raises(AlgorithmError, match="not read training file"):
+    with pytest.raises(AlgorithmError, match=r"not read training file .*data failed"):
         await line(capitals, sft(), TASKS)
     azure.unreadable_files = False
     await line(capitals, sft(), TASKS)
@@ -273,11 +253,8 @@ async def test_without_a_login_the_error_says_how_to_log_in(azure, sft, line):
     [
         ({"deterministic": True}, "deterministic=True cannot be promised"),
         ({"endpoint": "acme"}, "endpoint is 'acme'; expected the address"),
-        ({"keep_fraction": 0}, "keep_fraction must be above 0"),
-        ({"max_deployments": 0}, "max_deployments must be at least 1"),
         ({"suffix": "no spaces"}, "suffix is 'no spaces'"),
         ({"deployment_name": "a/b"}, "deployment_name is 'a/b'"),
-        ({"epochs": 0}, "epochs must be at least 1"),
     ],
 )
 def test_wrong_options_are_refused(sft, options, message):

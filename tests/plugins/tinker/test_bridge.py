@@ -50,33 +50,17 @@ async def test_answers_have_the_tokens_that_were_sampled(client, tokenizer):
     assert answer.usage.completion_tokens == sum(len(c.token_ids) for c in answer.choices)
 
 
-async def test_a_stream_brings_the_same(client):
-    asked = {"model": "policy", "messages": MESSAGES, "temperature": 0, "max_tokens": 3}
-    whole = await client.chat.completions.create(**asked)
-    stream = await client.chat.completions.create(
-        **asked, stream=True, stream_options={"include_usage": True}
-    )
-    chunks = [chunk async for chunk in stream]
-    text = "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices)
-    assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
-
-
 @pytest.mark.parametrize(
-    ("options", "status", "message"),
+    ("options", "message"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tool calls"),
-        ({"extra_body": {"beam_width": 2}}, 400, "'beam_width': Tinker has no such option"),
-        ({"presence_penalty": 1.0}, 400, "presence_penalty"),
-        ({"model": "gpt"}, 404, "unknown model 'gpt'"),
-        ({"max_tokens": 99}, 400, "the model takes 16 tokens; the messages have 5"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "image_url"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tool calls"),
+        ({"presence_penalty": 1.0}, "presence_penalty"),
+        ({"max_tokens": 99}, "the model takes 16 tokens; the messages have 5"),
     ],
 )
-async def test_what_cannot_be_done_is_refused(client, options, status, message):
-    with pytest.raises(openai.APIStatusError, match=message) as caught:
-        await client.chat.completions.create(**{"model": "policy", "messages": MESSAGES, **options})
-    assert caught.value.status_code == status
+async def test_what_cannot_be_done_is_refused(client, options, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        await client.chat.completions.create(model="policy", messages=MESSAGES, **options)
 
 
 async def test_a_refused_key_is_told_apart_from_a_fault(client, service):

@@ -1,7 +1,6 @@
 """The token backend: requests in, tokens with versions out; the client stands in for verl's."""
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,17 +113,6 @@ def test_stop_texts_end_the_answer_with_the_token_that_completes_them(serve, tok
     assert choice["finish_reason"] == "stop"
 
 
-def test_a_stream_says_the_same(serve, tokenizer):
-    response = post(serve(), stream=True, stream_options={"include_usage": True})
-    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
-    assert lines[-1] == "[DONE]"
-    events = [json.loads(line) for line in lines[:-1]]
-    text = "".join(c["delta"].get("content", "") for e in events for c in e["choices"])
-    assert text == "attic garden"
-    assert events[1]["choices"][0]["token_ids"] == tokenizer.encode("attic garden <end>")
-    assert events[-1]["usage"]["completion_tokens"] == 3
-
-
 @pytest.mark.parametrize("name", ["seed", "sampling_seed"])
 def test_each_choice_has_a_seed_of_its_own_under_the_servers_name(serve, tokenizer, name):
     client = Client(tokenizer)
@@ -154,16 +142,13 @@ def test_tool_calls_need_a_parser_and_are_read_by_it(serve):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"model": "other"}, "unknown model 'other'"),
-        ({"best_of": 3}, "'best_of': training with verl has no such option"),
-        ({"messages": []}, "'messages'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
         ({"logit_bias": {"1": 2}}, "'logit_bias'"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(serve, body, says):
     response = post(serve(), **body)
-    assert response.status_code in (400, 404)
+    assert response.status_code == 400
     assert says in response.json()["error"]["message"]
 
 

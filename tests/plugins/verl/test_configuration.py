@@ -150,19 +150,6 @@ def test_what_an_algorithm_stands_for_is_not_set_against_the_configuration():
     assert config["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"] == "gspo"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"failures": {"agent": "zero"}}, "failures.agent is 'zero'; expected exclude"),
-        ({"rollout_timeout_seconds": 0}, "rollout_timeout_seconds must be above 0"),
-        ({"failures": {"retries": 1.5}}, "failures.retries must be a whole number"),
-        ({"resource_name": ""}, "resource_name must be a name"),
-    ],
-)
-def test_wrong_options_are_refused(options, says):
-    assert says in refused({}, **options)
-
-
 def test_the_adapter_of_the_guide_reads_rows():
     trainer = agl.Trainer(algorithm=agl.VERL(GUIDE), adapter={"agent_match": "write"}, n_runners=1)
     assert isinstance(trainer.adapter, agl.TraceToRows)

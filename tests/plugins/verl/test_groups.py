@@ -17,13 +17,12 @@ from agl.types import RolloutConfig, Span
 from agl_learning.collect.collector import Collector
 from agl_learning.reports import run_metrics
 from agl_learning.run.folder import Generation, begin_generation, read_generation
-from agl_records.ledger.ledger import Ledger
 from agl_records.types import Credit
 from agl_runs.failures import DEFAULT, Failures
 from agl_verl.groups import Groups, Policy
 from agl_verl.messages import GroupRequest, Settle, Update
 from agl_verl.options import Options
-from agl_verl.row_building import Limits, fit, split, to_row, versions
+from agl_verl.row_building import Limits, split, to_row, versions
 from agl_verl.run import Run, by_our_names
 
 TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]
@@ -311,14 +310,6 @@ def test_splitting_gives_each_call_its_own_reward_and_what_came_before_as_prompt
     assert [one.mask for one in made] == [[1], [1, 1]]
     rewards = [one.notes.calls[0].credit.reward for one in made]
     assert rewards == [0.0, 1.0]
-
-
-def test_a_row_ends_with_the_last_call_that_fits():
-    ledger = Ledger()
-    kept = fit(row([(2, 3), (5, 7)]), Limits(prompt=2, response=4), ledger)
-    assert kept is not None
-    assert (kept.token_ids, kept.call_ids) == ([0, 1, 2], ["0"])
-    assert [item.call_id for item in ledger.exclusions] == ["1"]
 
 
 @pytest.mark.parametrize(
