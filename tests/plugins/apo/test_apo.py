@@ -33,15 +33,14 @@ def prompts(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "about", "said"),
+    ("given", "said"),
     [
-        ({"val": 3}, {}, "val_dataset has 3 held-out tasks, too few .* takes 9"),
-        ({"val": 0}, {}, "there is no val_dataset"),
-        ({}, {"max_evaluations": 5}, "max_evaluations=5 is too small to conclude"),
-        ({"resources": {}}, {}, "there is no PromptTemplate to improve"),
+        ({"val": 3}, "val_dataset has 3 held-out tasks, too few .* takes 9"),
+        ({"val": 0}, "there is no val_dataset"),
+        ({"resources": {}}, "there is no PromptTemplate to improve"),
     ],
 )
-def test_what_cannot_conclude_is_no_run(world, fit, worker, options, tmp_path, given, about, said):
+def test_what_cannot_conclude_is_no_run(world, fit, worker, options, tmp_path, given, said):
     class Watch(agl.Hook):
         async def on_run_start(self) -> None:
             begun.append(1)
@@ -50,7 +49,7 @@ def test_what_cannot_conclude_is_no_run(world, fit, worker, options, tmp_path, g
     if "val" in given:
         given = {"val": world.make_tasks(1, given["val"], "val")}
     with pytest.raises(ConfigError, match=said):
-        fit(agl.APO(**{**options, **about}), worker, hooks=[Watch()], **given)
+        fit(agl.APO(**options), worker, hooks=[Watch()], **given)
     assert begun == []
     assert not (tmp_path / "best").exists()
 
@@ -195,18 +194,9 @@ def test_edit_that_breaks_the_template_is_dropped(world, fit, worker, options, t
     assert any(node["evaluations"] and node["parent"] for node in run["nodes"])
 
 
-@pytest.mark.parametrize(
-    ("reply", "why"),
-    [
-        (RawReply(400, b'{"error": {"message": "no such model"}}'), "no such model"),
-        ("", "model 'critic' returned nothing"),
-    ],
-)
-def test_endpoint_that_fails_or_returns_nothing_stops_the_run(fit, worker, options, reply, why):
-    with (
-        EchoLLM(lambda body: reply) as llm,
-        pytest.raises(AlgorithmError, match=f"none of the 3 critiques .*{why}"),
-    ):
+def test_endpoint_that_returns_nothing_stops_the_run(fit, worker, options):
+    why = "none of the 3 critiques .*model 'critic' returned nothing"
+    with EchoLLM(lambda body: "") as llm, pytest.raises(AlgorithmError, match=why):
         fit(agl.APO(**{**options, "base_url": llm.url}), worker)
 
 
@@ -215,11 +205,11 @@ def test_run_whose_endpoint_failed_goes_on_when_it_is_back(world, fit, worker, o
     down = True
 
     def reply(body: dict[str, Any]) -> Any:
-        return RawReply(400, b"down") if down else answer(body)
+        return RawReply(400, b'{"error": {"message": "down"}}') if down else answer(body)
 
     with EchoLLM(reply) as llm:
         options = {**options, "base_url": llm.url, "beam_rounds": 1}
-        with pytest.raises(AlgorithmError, match="Running again continues here"):
+        with pytest.raises(AlgorithmError, match="'down'.* Running again continues here"):
             fit(agl.APO(**options), worker, store=store)
         down = False
         algorithm = fit(agl.APO(**options), worker, store=store)

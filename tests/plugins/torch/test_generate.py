@@ -35,16 +35,6 @@ def test_logprobs_are_those_of_a_plain_forward_pass(model, tokenizer, prompts, t
         assert completion.logprobs == pytest.approx(plain_logprobs(*given), abs=1e-4)
 
 
-def test_seed_gives_the_same_draw_whatever_the_neighbours(model, tokenizer, prompts):
-    sampler = Sampler(model, tokenizer)
-    request = SamplingRequest(prompts[0], max_tokens=10, seed=7)
-    alone = sampler.generate([request])[0]
-    others = [SamplingRequest(p, max_tokens=6) for p in prompts]
-    assert sampler.generate([*others, request])[-1].token_ids == alone.token_ids
-    different = sampler.generate([SamplingRequest(prompts[0], max_tokens=10, seed=8)])[0]
-    assert different.token_ids != alone.token_ids
-
-
 def test_sequences_join_and_leave_between_two_steps(model, tokenizer, prompts):
     sampler = Sampler(model, tokenizer)
     long = sampler.add(SamplingRequest(prompts[0], max_tokens=30, seed=5))

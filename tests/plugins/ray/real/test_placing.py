@@ -103,12 +103,6 @@ def test_why_an_environment_cannot_be_made_is_said_whole(cluster, tmp_path):
     assert re.search("virtualenv|agl-that-no-index-has", why), run.stderr
 
 
-def test_cluster_that_is_not_there_ends_the_run(tmp_path):
-    run = agl_run(tmp_path, "ray://127.0.0.1:9", working_dir=tmp_path)
-    assert run.returncode == 1
-    assert "the Ray cluster at ray://127.0.0.1:9" in run.stderr
-
-
 def agl_run(folder, address, working_dir, *given):
     (folder / "my_agent.py").write_text(AGENT)
     (folder / "tasks.jsonl").write_text("1\n2\n")

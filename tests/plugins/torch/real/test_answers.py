@@ -46,13 +46,6 @@ async def test_characters_of_several_tokens_are_streamed_whole(ask):
     assert len(parts) > 3
 
 
-async def test_answers_keep_to_a_schema(ask):
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
-    answer = await ask(CAPITAL, response_format=form, n=4, seed=1, max_tokens=60)
-    for choice in answer.choices:
-        assert isinstance(json.loads(choice.message.content)["city"], str)
-
-
 async def test_tools_are_called_where_the_template_shows_them(ask, tokenizer):
     tools = [{"type": "function", "function": {"name": "find", "parameters": CITY}}]
     options = {"tools": tools, "tool_choice": "required", "max_tokens": 60}

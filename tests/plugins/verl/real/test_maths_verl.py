@@ -3,7 +3,6 @@
 The queue is a dictionary with the two calls that the step makes; everything else is verl's.
 """
 
-import inspect
 import warnings
 from functools import partial
 from types import SimpleNamespace
@@ -178,24 +177,6 @@ def test_verls_rows_have_the_reward_on_their_last_token() -> None:
     tokens = {"prompt_ids": [1, 2], "response_ids": [3, 4, 5], "response_mask": [1, 0, 1]}
     row = AgentLoopOutput(**tokens, reward_score=0.75, num_turns=2, metrics=metrics).as_dict()
     assert row["rm_scores"].tolist() == [0, 0, 0.75]
-
-
-def test_the_queue_takes_what_we_put() -> None:
-    """A run would wait for ever for what could not be put."""
-    taken = {
-        tq.kv_put: {"key", "partition_id", "tag"},
-        tq.kv_batch_put: {"keys", "partition_id", "fields", "tags"},
-        tq.kv_batch_get: {"keys", "partition_id", "select_fields"},
-        tq.kv_clear: {"keys", "partition_id"},
-    }
-    for call, names in taken.items():
-        assert names <= {*inspect.signature(call).parameters}, call
-    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
-
-    prompts = {"a": [1, 2], "b": [3]}
-    rows = [{"prompts": torch.tensor(p), "uid": u} for u, p in prompts.items()]
-    data = list_of_dict_to_tensordict(rows)
-    assert [one.tolist() for one in data["prompts"].unbind()] == [[1, 2], [3]]
 
 
 def test_a_kl_penalty_in_the_reward_counts_over_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
