@@ -15,9 +15,11 @@ from agl_testing.echo_llm import EchoLLM
 pytest.importorskip("agl_adapters")
 pytest.importorskip("agl_gateway")
 
-from agl_learning.selection import select_best
-from agl_learning.trainer.version import FineTuning
-from agl_models.versions import WHOLE_SOFTMAX, Served, Version, model_served
+from tests.plugins.unsloth.looping import Counting
+
+from agl_models.versions import WHOLE_SOFTMAX, model_served
+
+SMALL = {"iterations": 1, "rollouts_per_task": 2}
 
 
 async def ask(llm, model):
@@ -29,34 +31,6 @@ async def ask(llm, model):
 def judge():
     with EchoLLM() as server:
         yield server
-
-
-class Loop(FineTuning):
-    """Trains nothing, from what ``url`` says."""
-
-    name = "loop"
-
-    def __init__(self, url, *, fails=False, **options):
-        super().__init__(show_progress=False, iterations=1, rollouts_per_task=2, **options)
-        self.url, self.fails, self.prepared = url, fails, False
-
-    async def prepare(self):
-        self.prepared = True
-        return Version(0, "start")
-
-    @contextlib.asynccontextmanager
-    async def serve(self, version):
-        yield Served({"model": "hosted_vllm/policy", "api_base": self.url})
-
-    def select(self, collected, iteration):
-        return select_best(
-            collected, iteration, keep_fraction=1.0, min_reward=None, max_length=None, seed=0
-        )
-
-    async def train(self, examples, version, number):
-        if self.fails:
-            raise OSError("the disk is full")
-        return Version(number, "trained")
 
 
 def given(algorithm, store, proxy):
@@ -85,7 +59,8 @@ async def test_the_judge_of_a_running_gateway_answers_before_during_and_after(
     await proxy.start()
     bare = proxy.as_resource(model="judge")
     statuses = [await ask(bare, "judge")]
-    algorithm = given(Loop(judge.url, fails=fails, run_dir=str(tmp_path / "run")), store, proxy)
+    algorithm = given(Counting(judge.url, run_dir=str(tmp_path / "run"), **SMALL), store, proxy)
+    algorithm.fails = fails
     async with running(judged_agent(statuses), store) as task:
         with pytest.raises(OSError, match="disk") if fails else contextlib.nullcontext():
             await algorithm.run(["one", "two"])
@@ -105,7 +80,7 @@ def test_a_trainer_stops_only_the_gateway_that_it_started(judge, tmp_path):
     asyncio.run(users.start())
     own = agl.LLMProxy(model_list=[entry("judge", judge.url)])
     for number, proxy in enumerate((users, own)):
-        algorithm = Loop(judge.url, run_dir=str(tmp_path / f"run-{number}"))
+        algorithm = Counting(judge.url, run_dir=str(tmp_path / f"run-{number}"), **SMALL)
         agl.Trainer(
             algorithm=algorithm, store=store, strategy="shm", n_runners=1, llm_proxy=proxy
         ).fit(judged_agent(statuses), ["one"])
@@ -122,7 +97,7 @@ async def test_a_name_that_the_user_serves_is_refused_before_anything_is_prepare
     proxy = agl.LLMProxy(model_list=[entry("policy", judge.url)], store=store)
     run_dir, loaded = {"run_dir": str(tmp_path / "run")}, []
     make = {
-        "loop": lambda: Loop(judge.url, **run_dir),
+        "loop": lambda: Counting(judge.url, **run_dir),
         "grpo": lambda: agl.GRPO(lambda: loaded.append("a model"), **run_dir),
         "verl": lambda: agl.VERL({}),
     }[kind]
@@ -130,7 +105,7 @@ async def test_a_name_that_the_user_serves_is_refused_before_anything_is_prepare
     with pytest.raises(ConfigError, match=r"'policy' stands in model_list.*another model_name"):
         await algorithm.run(["one"])
     assert not loaded
-    assert not getattr(algorithm, "prepared", False)
+    assert not getattr(algorithm, "is_prepared", False)
     assert proxy.model_names == ["policy"]
 
 

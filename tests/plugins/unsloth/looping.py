@@ -32,6 +32,7 @@ class Counting(FineTuning):
     """Serves ``url`` for every version, and counts what it is asked to train."""
 
     name = "counting"
+    is_prepared = False
 
     def __init__(self, url, *, min_reward=None, **options):
         super().__init__(show_progress=False, **options)
@@ -39,6 +40,7 @@ class Counting(FineTuning):
         self.served, self.trained, self.cleaned, self.measured = [], [], 0, {}
 
     async def prepare(self):
+        self.is_prepared = True
         return Version(0, "start")
 
     @contextlib.asynccontextmanager

@@ -96,16 +96,6 @@ def test_what_dies_costs_its_rollouts_in_flight_one_attempt(scene, cluster, kill
     assert wait_until(lambda: scene.left() == [])
 
 
-def test_runner_whose_process_dies_at_its_start_is_given_up(scene, cluster):
-    body = run_of(cluster.address).replace(
-        "}\ntrainer", "}\ntracer = DiesAtStart(range(4))\ntrainer"
-    )
-    code, _, errors = scene.run(body.replace("**options)", "**options, tracer=tracer)"))
-    assert code == 1
-    assert "is given up: it died before its first rollout, again and again: exit code 0" in errors
-    assert "no runner is left" in errors
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
 def test_a_signal_ends_everything(scene, cluster, number, code):
     run = scene.start(run_of(cluster.address, tasks=1000))

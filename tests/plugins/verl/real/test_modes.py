@@ -34,16 +34,6 @@ def check_asynchronous_weights(ended, least_stale):
     assert all(1e-5 < difference < 0.2 for difference in stale), pairs
 
 
-def test_three_steps_train_with_the_weights_of_each_and_leave_no_process(tmp_path):
-    ended = run(tmp_path, steps=3)
-    check(ended, [1, 2, 3])
-    check_weights(ended)
-    assert ended.values("training/off_policy/trajectory_staleness/max") == [0, 0, 0]
-    # 3 steps of 4 tasks of 4 rollouts of 2 calls.
-    names = ("rollouts", "calls", "rollouts_failed")
-    assert [ended.summary[name] for name in names] == [3 * 4 * 4, 3 * 4 * 4 * 2, 0]
-
-
 def test_a_runner_machine_needs_nothing_that_trains(tmp_path):
     executable = os.environ.get("AGL_RUNNER_PYTHON")
     if not executable:
@@ -124,16 +114,6 @@ def test_kl_to_the_reference_policy(tmp_path):
     assert len(kl) == 3
     assert kl[0] < 0.01  # the first mini-batch has none: nothing is learnt yet
     assert kl[0] < kl[1] < kl[2]
-
-
-def test_rollout_correction_and_agents_that_crash(tmp_path):
-    correction = {"rollout_is": "token", "rollout_is_threshold": 2.0}
-    cpu = {"algorithm": {"rollout_correction": correction}}
-    ended = run(tmp_path, steps=3, algorithm="rloo", crash=0.3, cpu=cpu)
-    check(ended, [1, 2, 3])
-    check_weights(ended)
-    assert 0 < ended.summary["rollouts_failed"] < ended.summary["rollouts"]
-    assert ended.summary["calls_excluded"].get("failed_attempt", 0) > 0
 
 
 def test_thirty_steps_learn(tmp_path):
