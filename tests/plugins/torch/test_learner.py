@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from tests.libs.learning.rollouts_by_hand import make_row, two_calls
+from tests.libs.learning.rollouts_by_hand import make_row
 
 from agl.errors import ConfigError
 from agl.utils.rewards import MAX_REWARD
@@ -132,11 +132,6 @@ def test_an_entropy_bonus_makes_the_model_less_sure(model):
     assert second["entropy"] > first["entropy"]
 
 
-def test_minibatches_make_as_many_steps_as_they_are(model):
-    options = dataclasses.replace(OPTIONS, minibatch_rows=1, epochs=3)
-    assert Learner(model, options, RULE).update(samples())["gradient_steps"] == 6
-
-
 @pytest.mark.parametrize("betas", [{}, {"beta1": 0.5, "beta2": 0.75}])
 @pytest.mark.parametrize(("name", "decay"), [("self_attn.q_proj", 0.5), ("input_layernorm", 0.0)])
 def test_a_weight_moves_by_adam_and_only_matrices_decay(model, betas, name, decay):
@@ -229,13 +224,3 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, tokenizer):
 def test_weights_of_16_bits_are_not_trained():
     with pytest.raises(ConfigError, match=r"weights in torch\.bfloat16 cannot be trained"):
         Learner(build_model().bfloat16(), OPTIONS, RULE)
-
-
-def test_rollouts_weigh_the_same(model):
-    result = [
-        Sample(two_calls("a", 1.0, 3.0).only([1]), [1.0]),
-        Sample(two_calls("b", 1.0, 1.0).only([1]), [-1.0]),
-    ]
-    # One rollout weighs as much as the other, and only the second call's token counts.
-    Learner(model, OPTIONS, RULE).update(result)
-    assert [s.weight.token for s in result] == [0.5, 0.5]

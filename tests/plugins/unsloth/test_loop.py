@@ -72,24 +72,6 @@ async def test_every_iteration_serves_and_trains_the_version_before(counting, st
     }
 
 
-async def test_the_examples_are_the_recorded_tokens_and_a_run_goes_on_with_more_iterations(
-    counting, store, tmp_path, llm
-):
-    await fit(counting(iterations=1, rollouts_per_task=1), store, ["one"])
-    (line,) = (tmp_path / "run/iterations/0001/examples.jsonl").read_text().splitlines()
-    example = json.loads(line)
-    sampled = [label for label in example["labels"] if label != -100]
-    assert example["input_ids"][-len(sampled) :] == sampled
-    said = llm.vocabulary.decode(sampled)
-    assert said[0].isdecimal()
-    assert "one" in " ".join(llm.vocabulary.decode(example["input_ids"][: -len(sampled)]))
-    again = await fit(counting(iterations=1, rollouts_per_task=1), store, ["one"])
-    assert (again.served, again.trained) == ([], [])
-    more = await fit(counting(iterations=2, rollouts_per_task=1), store, ["one"])
-    assert more.trained == [("trained-1", 2, 1)]
-    assert len(more.summary["rewards"]) == 2
-
-
 @pytest.mark.parametrize(
     ("method", "given", "words"),
     [

@@ -109,17 +109,6 @@ def test_every_algorithm_passes_verls_own_check_and_has_what_it_stands_for(tmp_p
         assert callable(get_policy_loss_fn(actor.policy_loss.loss_mode))
 
 
-@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
-def test_the_settings_for_tests_declare_enough_cpus(mode, tmp_path):
-    config = cpu_config("model", mode=mode, critic=True, reference=True)
-    config["algorithm"] = {}
-    composed = compose(agl.VERL(config).config)
-    need = needs(composed)
-    init = composed.ray_kwargs.ray_init
-    assert need.cpus <= init.num_cpus
-    assert need.gpus == init.num_gpus
-
-
 def test_cpus_are_declared_where_nobody_says_how_many(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     config = whole(GUIDE, tmp_path)

@@ -104,7 +104,7 @@ class Sampled:
 
 
 class InferenceServer:
-    """The server; verl reaches it as a Ray actor, tests can call it as it is."""
+    """The server, a Ray actor."""
 
     def __init__(self, model_path: str, *, response_length: int, max_model_len: int | None = None):
         from transformers import AutoModelForCausalLM
