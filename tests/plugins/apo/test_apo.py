@@ -151,12 +151,6 @@ def test_prompts_command_shows_tree_difference_curve_and_result(fit, worker, opt
         prompts(str(file), "--name", "other")
 
 
-def test_apo_takes_the_type_of_its_tasks_as_in_0_3(options) -> None:
-    client = AsyncOpenAI(base_url="http://localhost:1", api_key="none")
-    options = {name: options[name] for name in ("beam_width", "beam_rounds")}
-    assert agl.APO[dict[str, str]](client, **options).async_openai_client is client
-
-
 def test_prompt_with_placeholders_that_the_task_lacks_is_named(fit, worker, options) -> None:
     resources = {"prompt_template": agl.PromptTemplate(template="Book {room} for {request}.")}
     with pytest.raises(
