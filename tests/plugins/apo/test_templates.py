@@ -25,8 +25,6 @@ def test_placeholders_are_read_in_every_engine(engine, text) -> None:
         ("f-string", "Do {a}.", "Do {a} and {b}.", "asks for 'b', .* it gives 'a'"),
         ("f-string", "Do {a}.", 'Do {a}: {"room": 1}', "a literal brace is written twice"),
         ("f-string", "Do {a}.", "Do {a", "a literal brace is written twice"),
-        ("f-string", "Do {a}.", "Do {a[0]}.", r"{a\[0\]} is not a plain name"),
-        ("f-string", "Do {a}.", "Do {a:>9999}.", "{a:>9999} is not a plain name"),
         ("f-string", "Do {a}.", " \n", "returned nothing"),
         ("jinja", "Do {{ a }}.", "Do {{ a }} {% if %}", "line 1"),
         ("poml", "<p>{{ a }}</p>", "<p>{{ a </p>", "do not pair"),

@@ -132,12 +132,6 @@ async def test_groups_that_taught_nothing_are_refilled_and_replayed(line, grpo, 
     assert set(same.values()) == {True}
 
 
-@agl.rollout
-async def says_long_words(task: str, llm: agl.LLM) -> None:
-    length = float(len(await ask(llm, task)))
-    agl.emit_reward({"said": 1.0, "length": length}, primary_key="length")
-
-
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
@@ -182,14 +176,6 @@ async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(li
     assert len(warnings) == 1
 
 
-async def test_divergence_from_the_start_is_penalised_and_reported(line, grpo, tmp_path):
-    await line(says_long_words, grpo(steps=4, kl=0.1), ["one"])
-    divergences = [step["kl"] for step in metrics(tmp_path, "kl")]
-    assert divergences[0] == pytest.approx(0, abs=1e-6)
-    assert divergences[-1] > 1e-5
-    assert (tmp_path / "run/reference/model.safetensors").exists()
-
-
 async def test_a_reference_that_was_not_written_whole_is_none(line, grpo, tmp_path, monkeypatch):
     def fail(model, folder):
         (folder / "config.json").write_text("{")
@@ -198,7 +184,7 @@ async def test_a_reference_that_was_not_written_whole_is_none(line, grpo, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr("agl_torch.checkpoint.save_model", fail)
         with pytest.raises(agl.errors.AglError, match="no space left"):
-            await line(says_long_words, grpo(steps=1, kl=0.1), ["one"])
+            await line(says_red, grpo(steps=1, kl=0.1), ["one"])
     assert not (tmp_path / "run/reference").exists()
 
 
