@@ -466,8 +466,7 @@ def verl_cpu(session: nox.Session) -> None:
     """agl-verl with the real verl, without a GPU; -- --long for every trainer and estimator.
 
     A training run takes two minutes on two idle cores, most of it imports; here is one of them,
-    with --long some thirty more, and beside them an environment for a runner alone.
-    Packages as in constraints/cpu.txt.
+    with --long some thirty more. Packages as in constraints/cpu.txt.
     """
     session.install(TORCH)
     install(
@@ -479,13 +478,6 @@ def verl_cpu(session: nox.Session) -> None:
     if "--long" in session.posargs:
         # The agent of examples/spider.
         session.install(*(name for name in TRACED_FRAMEWORKS if name.startswith("lang")))
-        # Not session.create_tmp(): it sets TMPDIR to a folder in the environment, where Ray's
-        # workers refuse to start.
-        agent = Path(session.virtualenv.location).resolve() / "agent"
-        session.run("python", "-m", "venv", "--clear", str(agent))
-        env["AGL_RUNNER_PYTHON"] = python = str(agent / "bin" / "python")
-        ours = ("agl-sandbox", "agl-gateway")
-        session.run(python, "install.py", "--quiet", *ours, OPENAI, external=True)
     # verl, Ray and transformers warn; their warnings are not ours to mend. By file: its tests share
     # training runs.
     session.run(

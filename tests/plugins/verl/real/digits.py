@@ -1,14 +1,9 @@
-"""An agent for the tests, in plain openai: two turns, rewarded for digits.
-
-As a script it is a runner: ``python digits.py PORT`` joins the store at that port, from an
-environment that needs neither verl nor torch.
-"""
+"""An agent for the tests, in plain openai: two turns, rewarded for digits."""
 
 import asyncio
 import functools
 import os
 import random
-import sys
 from typing import Any
 
 import agl
@@ -45,16 +40,3 @@ async def digits(task: dict[str, Any], llm: agl.LLM) -> float:
         raise RuntimeError("the agent crashed, as the task asked for")
     text = "".join(texts)
     return sum(c.isdigit() for c in text) / max(1, len(text))
-
-
-def main(port: int) -> None:
-    """Claim and run rollouts until the trainer goes."""
-    loaded = sorted({"torch", "verl", "ray", "agl_verl", "agl_gateway"} & set(sys.modules))
-    if loaded:
-        raise SystemExit(f"a runner needs none of {loaded}")
-    strategy = {"type": "cs", "role": "runner", "server_port": port}
-    agl.Trainer(strategy=strategy, n_runners=1).fit(digits)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -13,12 +13,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tests.waiting import free_port
 
 MARK = "AGL_TEST_RUN"
 GRACE_SECONDS = 30.0
@@ -59,15 +56,12 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None, **options: Any):
+def run(out: Path, *, timeout: float = 1500.0, **options: Any):
     """Run ``train.py`` to its end; what an earlier run in its folder wrote is not returned.
 
-    ``options`` are those of ``train.Options``; the only runner is that of ``runner_python``, an
-    interpreter of another environment, if it is given.
+    ``options`` are those of ``train.Options``.
     """
     options["out"] = str(out)
-    if runner_python:
-        options |= {"outside": True, "port": free_port()}
     out.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     file = out / "metrics.jsonl"
@@ -75,7 +69,7 @@ def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None,
     log = out / f"log-{mark[:6]}.txt"
     command = [sys.executable, "-W", "ignore", HERE / "train.py"]
     started = time.monotonic()
-    with log.open("wb") as stream, runner(runner_python, options, mark):
+    with log.open("wb") as stream:
         process = subprocess.Popen(
             [*command, json.dumps(options)],
             stdout=stream,
@@ -99,32 +93,6 @@ def run(out: Path, *, timeout: float = 1500.0, runner_python: str | None = None,
 
 def _lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-@contextlib.contextmanager
-def runner(python: str | None, options: dict[str, Any], mark: str) -> Iterator[None]:
-    """A runner from another environment, once the store is there, until the run has ended."""
-    if python is None:
-        yield
-        return
-    wait = (
-        "import socket, sys, time\n"
-        "while socket.socket().connect_ex(('127.0.0.1', int(sys.argv[2]))): time.sleep(1)\n"
-        "import os; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    )
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("VERL_", "PYTHONPATH"))}
-    with (Path(options["out"]) / "runner.txt").open("wb") as stream:
-        process = subprocess.Popen(
-            [python, "-c", wait, str(HERE / "digits.py"), str(options["port"])],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment | {MARK: mark},
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 def end_all(mark: str) -> list[str]:

@@ -29,8 +29,6 @@ class Options:
     """Of the store."""
     keeps: bool = False
     """Whether the store is a file in the folder, which a start after a kill finds."""
-    outside: bool = False
-    """No runners here: they join from outside."""
     validate: bool = False
     crash: float = 0.0
     seconds: float = 0.0
@@ -59,15 +57,12 @@ def train(options: Options) -> None:
     config["agl"] = {"trace_aggregator": {"level": options.level}}
     each = {"crash": options.crash, "seconds": options.seconds}
     tasks = [{"number": i, **each} for i in range(options.tasks)]
-    strategy: dict[str, Any] = {"type": "cs", "server_port": options.port}
-    if options.outside:
-        strategy["role"] = "algorithm"
     agl.Trainer(
         store=agl.SqliteLightningStore(out / "store.db") if options.keeps else None,
         algorithm=agl.VERL(
             config, algorithm=options.algorithm, run_dir=options.out, **options.verl
         ),
-        strategy=strategy,
+        strategy={"type": "cs", "server_port": options.port},
         n_runners=1,
     ).fit(digits, tasks, val_dataset=tasks[:4] if options.validate else None)
 
