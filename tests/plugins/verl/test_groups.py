@@ -1,4 +1,4 @@
-"""What the algorithm's process answers verl: rows out of rollouts, and the account; no verl."""
+"""What the algorithm's process answers verl: rows, their weights, and the account; no verl."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+import torch
 from tests.training_rows import training_row
 
 import agl
@@ -20,10 +21,12 @@ from agl_learning.run.folder import Generation, begin_generation, read_generatio
 from agl_records.types import Credit
 from agl_runs.failures import DEFAULT, Failures
 from agl_verl.groups import Groups, Policy
+from agl_verl.losses import loss_weights
 from agl_verl.messages import GroupRequest, Settle, Update
 from agl_verl.options import Options
 from agl_verl.row_building import Limits, split, to_row, versions
 from agl_verl.run import Run, by_our_names
+from agl_verl.trainer_mixin import trajectories
 
 TASKS = [{"rewards": [1.0, 0.0]}, {"rewards": [1.0, None]}, {"rewards": [None, None]}]
 """Per copy of the task, the reward of its rollout; None for an agent that fails."""
@@ -395,3 +398,13 @@ async def test_a_run_is_verls_and_the_next_start_in_the_runs_folder_cancels_what
     left = await store.enqueue_rollout("task", metadata=generation.metadata)
     await algorithm.clear_leftovers(store)
     assert (await store.get_rollout_by_id(left.rollout_id)).status == "cancelled"
+
+
+def test_weights_of_a_loss_stay_in_single_precision():
+    mask = torch.arange(7) < torch.tensor([3, 5, 7])[:, None]
+    keys = [f"u0_{number}_0" for number in range(3)]
+    rollouts = trajectories(keys, [False] * 3, mask.float())
+    for mean in ("rollout", "token"):
+        weights = loss_weights(rollouts, mean)
+        assert weights.dtype == torch.float32
+        assert weights.sum().item() == pytest.approx(3.0)
