@@ -103,21 +103,6 @@ def test_every_call_of_a_run_is_in_its_ledger_and_every_token_has_its_advantage(
     assert trained == calls["trained"] > 0
 
 
-def test_a_run_has_one_folder_and_run_again_it_goes_on_in_it(agl, tmp_path: Path) -> None:
-    config = tmp_path / "agl.yaml"
-    config.write_text(config.read_text().replace(', "run_dir": "learner"', ""))
-    assert agl("run", "agl.yaml", "algorithm.steps=1")[0] == 0
-    left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert left >= {"config.yaml", "store.db", "metrics.jsonl", "summary.json", "checkpoints"}
-    assert agl("run", "agl.yaml")[0] == 0
-    steps = [(line["step"], line["generation"]) for line in steps_of(tmp_path / "out")]
-    assert steps == [(1, 1), (2, 2)]
-    (tmp_path / "out/summary.json").unlink()  # as a kill before the end leaves the run
-    assert agl("run", "agl.yaml")[0] == 0  # nothing is left to do but that
-    assert json.loads((tmp_path / "out/summary.json").read_text())["steps"] == 2
-    assert len(steps_of(tmp_path / "out")) == 2
-
-
 def test_eval_serves_the_model_of_a_file_a_run_or_a_checkpoint(agl, tmp_path: Path) -> None:
     given = ("val=tasks.jsonl", "algorithm.evaluation.temperature=1", "algorithm.seed=1")
     assert agl("run", "agl.yaml", *given, "algorithm.run_dir=null")[0] == 0
