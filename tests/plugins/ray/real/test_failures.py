@@ -1,6 +1,5 @@
 """Runs on a cluster whose parts are killed; each in a process of its own."""
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -8,7 +7,7 @@ import signal
 import psutil
 import pytest
 from tests.seams.scene import wait_until
-from tests.stores import opened
+from tests.stores import ask
 
 from agl_http.server import bind
 
@@ -42,20 +41,19 @@ def pid_of(scene, task):
 def attempts_in(scene):
     """Of each rollout: its final status, and how its attempts ended."""
 
-    async def find():
-        async with opened(scene.folder / "store.db") as store:
-            return [
-                (
-                    rollout.status,
-                    [
-                        one.error.boundary if one.error else one.status
-                        for one in await store.query_attempts(rollout.rollout_id)
-                    ],
-                )
-                for rollout in await store.query_rollouts()
-            ]
+    async def find(store):
+        return [
+            (
+                rollout.status,
+                [
+                    one.error.boundary if one.error else one.status
+                    for one in await store.query_attempts(rollout.rollout_id)
+                ],
+            )
+            for rollout in await store.query_rollouts()
+        ]
 
-    return asyncio.run(find())
+    return ask(scene.folder / "store.db", find)
 
 
 def runner(cluster, process):

@@ -1,6 +1,5 @@
 """The real verl against everything that an agent may do; see tests/seams."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.interpreter import python
-from tests.stores import opened
+from tests.stores import ask
 
 pytest.importorskip("verl")
 
@@ -35,16 +34,6 @@ def train(folder, cases, **options):
     return ended.returncode
 
 
-def in_store(folder, look):
-    """What ``look`` finds there."""
-
-    async def read():
-        async with opened(str(folder / "store.db")) as store:
-            return await look(store)
-
-    return asyncio.run(read())
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
@@ -56,7 +45,7 @@ def ran(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def counted(ran):
-    return in_store(ran, accounts)
+    return ask(ran / "store.db", accounts)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -65,7 +54,7 @@ def test_each_call_is_in_the_bin_that_a_person_names(counted, case):
 
 
 def test_a_hook_sees_what_an_update_trains(ran):
-    parts = in_store(ran, agl.load_parts)
+    parts = ask(ran / "store.db", agl.load_parts)
     calls = [one for part in parts for one in part.trained if one.kind == "call"]
     told = json.loads((ran / "told.json").read_text())
     assert told == {f"{one.rollout_id}/{one.call_id}": one.advantage.value for one in calls}
@@ -76,4 +65,5 @@ def test_credit_per_call_trains_what_its_own_reward_sets_apart(tmp_path):
     code = train(tmp_path, "credit_per_call", adapter={"credit": "per_call"}, steps=2)
     assert code == 0, (tmp_path / "log.txt").read_text()[-4000:]
     # As in test_table_grpo: no reward equals the mean of its group, in any step.
-    assert in_store(tmp_path, accounts) == {"credit_per_call": {"trained": 2 * COPIES * 2}}
+    found = ask(tmp_path / "store.db", accounts)
+    assert found == {"credit_per_call": {"trained": 2 * COPIES * 2}}
