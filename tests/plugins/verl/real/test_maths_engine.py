@@ -16,13 +16,6 @@ TOLERANCE = 1e-5
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ascii_model import make_tiny_model
-
-    return make_tiny_model(tmp_path_factory.mktemp("model"))
-
-
 def gradients(model: Path, file: Path, ranks: int) -> dict[str, dict[str, float]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     programs = [
@@ -47,8 +40,8 @@ def gradients(model: Path, file: Path, ranks: int) -> dict[str, dict[str, float]
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_gradient_is_that_of_the_whole_batch(model: Path, tmp_path: Path, ranks: int) -> None:
-    results = gradients(model, tmp_path / "results.json", ranks)
+def test_gradient_is_that_of_the_whole_batch(tiny_model: Path, tmp_path: Path, ranks: int) -> None:
+    results = gradients(tiny_model, tmp_path / "results.json", ranks)
     by_rows = results.pop("verl")
     # The control: verl's own mean over tokens has another gradient, so the comparison can fail.
     assert by_rows["difference"] > 100 * TOLERANCE
