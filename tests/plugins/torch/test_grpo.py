@@ -1,11 +1,9 @@
 """GRPO over the real line: store, runner, tracer, gateway, inference server, adapter."""
 
-import asyncio
 import json
 import logging
 import math
 
-import aiohttp
 import pytest
 
 import agl
@@ -186,27 +184,6 @@ async def test_a_reference_that_was_not_written_whole_is_none(line, grpo, tmp_pa
         with pytest.raises(agl.errors.AglError, match="no space left"):
             await line(says_red, grpo(steps=1, kl=0.1), ["one"])
     assert not (tmp_path / "run/reference").exists()
-
-
-async def test_cancelled_run_stops_everything_and_cancels_its_rollouts(line, grpo):
-    started = asyncio.Event()
-    address = []
-
-    @agl.rollout
-    async def slow(task: str, llm: agl.LLM) -> float:
-        address.append(llm)
-        started.set()
-        await asyncio.sleep(60)
-        return 1.0
-
-    running = asyncio.create_task(line(slow, grpo(), ["one"]))
-    await started.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    with pytest.raises(aiohttp.ClientConnectionError):
-        await ask(address[0], "one")
-    assert {rollout.status for rollout in await line.store.query_rollouts()} == {"cancelled"}
 
 
 async def test_resources_keep_what_the_trainer_was_given(line, grpo):

@@ -2,7 +2,7 @@
 
 import pytest
 from ray.cluster_utils import Cluster
-from tests.seams.scene import Scene
+from tests.seams.conftest import scene as scene  # a fixture
 from tests.waiting import free_port
 
 NODE = {"object_store_memory": 80_000_000, "include_dashboard": False}
@@ -24,11 +24,3 @@ def cluster():
     cluster.add_node(**NODE, num_cpus=4)
     yield cluster
     cluster.shutdown()
-
-
-@pytest.fixture
-def scene(tmp_path):
-    scene = Scene(tmp_path)
-    yield scene
-    for process in scene.left():
-        process.kill()
