@@ -27,14 +27,10 @@ async def says_red(task: str, llm: agl.LLM) -> float:
     return float(await ask(llm, task) == "red")
 
 
-def names_a_colour(**wishes):
-    """An agent that asks so, and has a reward for any colour."""
-
-    @agl.rollout
-    async def agent(task: str, llm: agl.LLM) -> float:
-        return float(await ask(llm, task, **wishes) in COLOURS)
-
-    return agent
+@agl.rollout
+async def hot(task: str, llm: agl.LLM) -> float:
+    """Asks at a temperature of its own, and has a reward for any colour."""
+    return float(await ask(llm, task, temperature=3.0) in COLOURS)
 
 
 def metrics(tmp_path, key="reward/mean"):
@@ -155,7 +151,6 @@ async def calls_of(store):
 
 
 async def test_the_agent_samples_at_the_temperature_that_is_trained_at(line, grpo, tmp_path):
-    hot = names_a_colour(temperature=3.0)
     await line(hot, grpo(temperature=0.7), ["one", "two"], ["one"])
     assert all(step["logprob_gap"] < 1e-4 for step in metrics(tmp_path, "logprob_gap"))
     asked = {span.attributes["gen_ai.request.temperature"] for span in await calls_of(line.store)}
@@ -167,7 +162,6 @@ async def test_a_gateway_that_lets_agents_choose_their_temperature_is_noticed(li
         def add_model(self, entry):
             super().add_model({**entry, "forced_parameters": {}})
 
-    hot = names_a_colour(temperature=3.0)
     with caplog.at_level(logging.WARNING, "agl.torch"):
         await line(hot, grpo(), ["one", "two"], gateway=Unforced())
     warnings = [r.getMessage() for r in caplog.records if "another temperature" in r.getMessage()]
