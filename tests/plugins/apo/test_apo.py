@@ -203,7 +203,7 @@ def test_run_whose_endpoint_failed_goes_on_when_it_is_back(world, fit, worker, o
 
     with EchoLLM(reply) as llm:
         options = {**options, "base_url": llm.url, "beam_rounds": 1}
-        with pytest.raises(AlgorithmError, match=r"'down'.* Running again continues here"):
+        with pytest.raises(AlgorithmError, match=r"\bdown\b.* Running again continues here"):
             fit(agl.APO(**options), worker, store=store)
         down = False
         algorithm = fit(agl.APO(**options), worker, store=store)
