@@ -28,7 +28,6 @@ class Ended:
     """What came of a run."""
 
     code: int
-    seconds: float
     metrics: list[dict[str, Any]]
     """A line per step, in order; validation has lines of its own."""
     summary: dict[str, Any]
@@ -68,7 +67,6 @@ def run(out: Path, *, timeout: float = 1500.0, **options: Any):
     before = _lines(file)
     log = out / f"log-{mark[:6]}.txt"
     command = [sys.executable, "-W", "ignore", HERE / "train.py"]
-    started = time.monotonic()
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [*command, json.dumps(options)],
@@ -81,14 +79,13 @@ def run(out: Path, *, timeout: float = 1500.0, **options: Any):
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-    seconds = time.monotonic() - started
     left = end_all(mark)
     text = log.read_text(errors="replace")
     summary = out / "summary.json"
     found = json.loads(summary.read_text()) if summary.exists() else {}
     # A run that goes on writes the file anew, with what it keeps of the lines before.
     metrics = [line for line in _lines(file) if line not in before]
-    return Ended(code, seconds, metrics, summary=found, left=left, log=text)
+    return Ended(code, metrics, summary=found, left=left, log=text)
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

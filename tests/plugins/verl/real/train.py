@@ -33,7 +33,6 @@ class Options:
     crash: float = 0.0
     seconds: float = 0.0
     """How long a rollout takes at least, at random up to twice as long."""
-    tasks: int = 64
     level: str = "trajectory"
     """``transition`` makes a row of each call."""
     cpu: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +55,7 @@ def train(options: Options) -> None:
     del config["algorithm"]["adv_estimator"]  # VERL(algorithm=...) says it
     config["agl"] = {"trace_aggregator": {"level": options.level}}
     each = {"crash": options.crash, "seconds": options.seconds}
-    tasks = [{"number": i, **each} for i in range(options.tasks)]
+    tasks = [{"number": i, **each} for i in range(64)]
     agl.Trainer(
         store=agl.SqliteLightningStore(out / "store.db") if options.keeps else None,
         algorithm=agl.VERL(
