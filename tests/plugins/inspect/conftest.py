@@ -18,4 +18,4 @@ def _command_of_store(name: str) -> Any:
     return command
 
 
-explain, show = _command_of_store("explain"), _command_of_store("show")
+diff, explain, show = map(_command_of_store, ("diff", "explain", "show"))

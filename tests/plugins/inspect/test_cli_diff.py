@@ -36,15 +36,8 @@ def ids(here):
     return filled(make)
 
 
-@pytest.fixture(name="run")
-def call_diff(here, request):
-    command = request.getfixturevalue("agl")  # the name stands for the package here
-    return lambda *given: command("diff", *given, "--path", "s.db")
-
-
-def test_two_rollouts_are_shown_to_where_they_part(ids, run):
-    code, out, _ = run(ids[0][:-2], ids[1])
-    assert code == 0
+def test_two_rollouts_are_shown_to_where_they_part(ids, diff):
+    out = diff(ids[0][:-2], ids[1])
     assert "the first 3 messages are the same; then they part" in out
     assert "A   4 assistant yes, 5" in out
     assert "B   4 assistant no, 6" in out
@@ -54,16 +47,12 @@ def test_two_rollouts_are_shown_to_where_they_part(ids, run):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_same_conversations_are_said_to_be_the_same(ids, run):
-    code, out, _ = run(ids[0], ids[2])
-    assert code == 0
-    assert "all 4 messages are the same" in out
+def test_same_conversations_are_said_to_be_the_same(ids, diff):
+    assert "all 4 messages are the same" in diff(ids[0], ids[2])
 
 
-def test_programs_get_both_sides(ids, run):
-    code, out, _ = run(ids[0], ids[1], "--json")
-    told = json.loads(out)
-    assert code == 0
+def test_programs_get_both_sides(ids, diff):
+    told = json.loads(diff(ids[0], ids[1], "--json"))
     assert told["common_messages"] == 3
     assert [side["reward"] for side in told["rollouts"]] == [1.0, 0.0]
     assert told["rollouts"][1]["turns"][-1]["text"] == "no, 6"
@@ -72,19 +61,15 @@ def test_programs_get_both_sides(ids, run):
     assert [(side["trained"], side["credit"]) for side in told["rollouts"]] == [(None, None)] * 2
 
 
-def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(ids, run):
-    code, _, err = run(ids[0], ids[0])
-    assert (code, "give two" in err) == (2, True)
-    code, _, err = run(ids[0], ids[3])
-    assert code == 2
-    assert "are of two tasks" in err
-    assert "--any-task" in err
-    code, out, _ = run(ids[0], ids[3], "--any-task")
-    assert code == 0
-    assert "the first 1 messages are the same" in out
+def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(ids, diff):
+    assert "give two" in diff(ids[0], ids[0], code=2)
+    said = diff(ids[0], ids[3], code=2)
+    assert "are of two tasks" in said
+    assert "--any-task" in said
+    assert "the first 1 messages are the same" in diff(ids[0], ids[3], "--any-task")
 
 
-def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(run):
+def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(diff):
     async def fill(store: Any) -> list[str]:
         about = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
         first = await store.start_rollout(input=TASK, config=about)
@@ -95,10 +80,9 @@ def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(run):
         return [first.rollout_id, first.attempt.attempt_id, second.attempt.attempt_id]
 
     rollout_id, first, second = filled(fill)
-    code, out, _ = run(first, second)
-    assert code == 0
+    out = diff(first, second)
     assert "A failed: agent: KeyError: 'fruit'" in out
     assert "* attempt         1                           2" in out
-    assert run(first, rollout_id)[0] == 0
-    code, _, err = run(second, rollout_id)
-    assert (code, f"both are rollout '{rollout_id}', attempt 2; give two" in err) == (2, True)
+    diff(first, rollout_id)
+    both = f"both are rollout '{rollout_id}', attempt 2; give two"
+    assert both in diff(second, rollout_id, code=2)

@@ -52,17 +52,9 @@ def make_store(folder: Path, steps: int = 2) -> Path:
     return folder
 
 
-def test_each_step_has_a_line_and_the_total_is_their_sum(agl, tmp_path):
-    result = succeeds(agl, "ledger", str(make_store(tmp_path)))
-    lines = [" ".join(line.split()) for line in result.out.splitlines()]
-    assert lines[0] == "step mode rollouts trained calls calls trained excluded because"
-    assert lines[2:] == [
-        "1 train 1 1 3 2 1 1 no_token_ids",
-        "2 train 1 1 4 2 2 2 no_token_ids",
-        "total 2 2 7 4 3 3 no_token_ids",
-    ]
-    assert "no_token_ids: the server returned no token ids" in result.err
-    assert "1 rollouts are in no account" in result.err
+def test_rollouts_in_no_account_are_counted(agl, tmp_path):
+    said = succeeds(agl, "ledger", str(make_store(tmp_path))).err
+    assert "1 rollouts are in no account" in said
 
 
 async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypatch, capsys):
@@ -89,10 +81,10 @@ def test_of_several_runs_in_a_store_one_can_be_asked_for(agl, here, monkeypatch,
         await run_summary(store, RunResult(run_id="run-one"), ended)
 
     filled(fill, here / "all.db")
-    for name, calls in (("run-one", "4 2 2"), ("run-two", "6 2 4")):
+    for name, calls in (("run-one", "4 2 2 2"), ("run-two", "6 2 4 4")):
         out = succeeds(agl, "ledger", name, "--path", "all.db").out
         total = " ".join(out.splitlines()[-1].split())
-        assert f" 2 2 {calls} " in total, out
+        assert f" 2 2 {calls} no_token_ids" in total, out
     assert " 2 2 4 2 2 " in " ".join(ended[-1].splitlines()[-1].split())
     refuses(agl, "no run 'run-three'", "ledger", "run-three", "--path", "all.db")
 

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests import fork_server
+from tests.interpreter import python
 
 from .stores import apart, fill_with_failures, fill_with_hostile, filled
 
@@ -34,8 +33,7 @@ def prompted(request, tmp_path_factory):
     home = tmp_path_factory.mktemp("prompted") / request.param
     home.mkdir()
     script = Path(__file__).with_name("prompt_run.py")
-    command = [sys.executable, str(script), request.param, str(home)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = python(script, request.param, home)
     assert done.returncode == 0, done.stderr
     return home
 
@@ -58,14 +56,14 @@ def hostile(tmp_path_factory):
 
 @pytest.fixture
 def serve():
-    """Serves the file of a store; its address, which everybody may open."""
+    """Serves the file of a store, or all under ``agl-runs``; the address, open to everybody."""
     from agl_ui.data_sources import DataSources, file_source
     from agl_ui.serving import Server
 
     servers = []
 
-    def start(file, **options):
-        sources = DataSources(file_source(Path(file)))
+    def start(file=None, **options):
+        sources = DataSources(file and file_source(Path(file)))
         server = Server(sources, **{"is_open": True, **options})
         servers.append((server, sources))
         return server.start().rstrip("/")

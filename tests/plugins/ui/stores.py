@@ -1,7 +1,6 @@
 """Stores that the page is tried on: one of every kind of failure, one of hostile text."""
 
 import asyncio
-import json
 import re
 import struct
 import urllib.error
@@ -12,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.stores import opened
 
 import agl
-from agl.emitter import reward_attributes
-from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Call
+from agl.semconv import ModelCallAttributes as Call
 from agl.types import Failure, RolloutConfig, TraceStatus
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
+
+from ..inspect.traces import call_of, ids_of, reward_span as reward_of  # noqa: TID252
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/me/agent.py", line 41, in solve\n'
@@ -68,31 +68,21 @@ def page_of(address):
     return re.sub(r"\s+", " ", text)
 
 
-def ids_of(rollout):
-    """The owner of a span."""
-    return {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
-
-
 def call_span(rollout, messages, answer, **attributes):
     """A model call of the rollout's attempt, as a gateway records it."""
-    given = {
-        Call.OPERATION: "chat",
-        Call.REQUEST_MODEL: "policy",
-        Call.INPUT_MESSAGES: json.dumps(messages),
-        Call.OUTPUT_MESSAGES: json.dumps([{"role": "assistant", "content": answer}]),
-        Call.FINISH_REASONS: ["stop"],
-        **attributes,
-    }
-    start = rollout.attempt.start_time
-    given = {"attributes": given, "start_time": start, "end_time": start + 0.5}
-    return agl.Span.from_attributes(name=MODEL_CALL_SPAN, **given, **ids_of(rollout))
+    given = {Call.REQUEST_MODEL: "policy", Call.FINISH_REASONS: ["stop"], **attributes}
+    return _owned(call_of(messages, answer, **given), rollout, 0.0, 0.5)
 
 
 def reward_span(rollout, value):
     """The final reward of a rollout."""
-    start = rollout.attempt.start_time + 0.6
-    given = {"attributes": reward_attributes(value), "start_time": start, "end_time": start}
-    return agl.Span.from_attributes(name=AGL_ANNOTATION, **given, **ids_of(rollout))
+    return _owned(reward_of(value), rollout, 0.6, 0.6)
+
+
+def _owned(span, rollout, begin, end):
+    start = rollout.attempt.start_time
+    times = {"start_time": start + begin, "end_time": start + end}
+    return span.model_copy(update={**ids_of(rollout), **times})
 
 
 def failed_span(rollout, name, message, **attributes):

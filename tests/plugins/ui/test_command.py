@@ -1,10 +1,9 @@
 """``agl ui`` refuses what it cannot show before it starts."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.interpreter import AGL, python
 from tests.stores import served
 
 from agl_runs.records import RunStart
@@ -12,11 +11,9 @@ from agl_runs.store import begin_run
 
 from .stores import filled
 
-AGL = str(Path(sys.executable).with_name("agl"))
-
 
 def refused(store):
-    done = subprocess.run([AGL, "ui", str(store)], capture_output=True, text=True)
+    done = python(*AGL, "ui", store)
     assert done.returncode in (1, 2)
     assert "agl ui: http" not in done.stderr
     return done.stderr
@@ -34,8 +31,8 @@ def test_a_folder_of_runs_is_shown_and_one_without_is_refused(tmp_path):
     folder.mkdir()
     start = RunStart(run_id="first", algorithm="grpo")
     filled(folder / "store.db", lambda store: begin_run(store, start))
-    command = [AGL, "ui", str(tmp_path), "--export", str(tmp_path / "copy")]
-    assert "first" in Path(subprocess.check_output(command, text=True).strip()).read_text()
+    done = python(*AGL, "ui", tmp_path, "--export", tmp_path / "copy", check=True)
+    assert "first" in Path(done.stdout.strip()).read_text()
 
 
 async def test_a_server_that_refuses_the_token():

@@ -1,8 +1,8 @@
 """Any number of runs is shown, though a process may have only so many files open."""
 
 import shutil
-import subprocess
-import sys
+
+from tests.interpreter import python
 
 from .grouped import fill_with_group
 
@@ -28,7 +28,5 @@ def test_more_stores_than_a_process_may_open_files_are_shown(tmp_path):
         folder = tmp_path / f"agl-runs/run{number}"
         folder.mkdir(parents=True)
         shutil.copy(file, folder / "store.db")
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = python("-c", LOOK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -8,10 +8,8 @@ import pytest
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run
 from agl_ui.charts import chart
-from agl_ui.data_sources import DataSources
-from agl_ui.serving import Server
 
-from .stores import apart, filled, page_of
+from .stores import filled, page_of
 
 ODD = {
     "extremes": [{"step": 0, "reward/mean": 1e308}, {"step": 1, "reward/mean": -1e308}],
@@ -34,26 +32,19 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_a_run_of_odd_metrics_breaks_no_page(tmp_path, monkeypatch, odd):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_of_odd_metrics_breaks_no_page(here, serve, odd):
     config = {"gateway": {"run_budget": {"tokens": None, "calls": "many"}}}
     good = [{"step": 0, "reward/mean": 0.0}, {"step": 1, "reward/mean": 0.5}]
     for name, given in (("good", good), ("odd", ODD[odd])):
-        folder = tmp_path / "agl-runs" / name
+        folder = here / "agl-runs" / name
         folder.mkdir(parents=True)
         start = RunStart(run_id=name, algorithm="grpo", folder=str(folder), config=config)
         filled(folder / "store.db", functools.partial(begin_run, start=start))
         lines = (one if isinstance(one, str) else json.dumps(one) for one in given)
         (folder / "metrics.jsonl").write_text("".join(f"{one}\n" for one in lines))
-    sources = DataSources()
-    server = Server(sources, is_open=True)
-    address = server.start().rstrip("/")
-    try:
-        for path in ("/", "/s/odd/run/odd", "/compare?run=good/good&run=odd/odd"):
-            assert "odd" in page_of(address + path)
-    finally:
-        server.stop()
-        apart(sources.close())
+    address = serve()
+    for path in ("/", "/s/odd/run/odd", "/compare?run=good/good&run=odd/odd"):
+        assert "odd" in page_of(address + path)
 
 
 @pytest.mark.parametrize("values", [(1e308, -1e308), (0.0, 5e-324), (1e15, 1e15 + 0.125), (1, 1.0)])

@@ -155,7 +155,6 @@ def test_causes_stand_by_how_many_failed_by_them(serve, begun):
     ("lines", "outcome", "why"),
     [
         ([], None, "No step has ended yet. If grpo has steps, the curve begins with the first."),
-        ([], "finished", "No curve: grpo has come to its end and writes no steps."),
         ([], "failed", "No curve: the run ended before its first step did; its state is failed."),
         ([{"step": 3, "entropy": 1.0}], "finished", "No curve: there are metrics up to step 3"),
     ],

@@ -47,6 +47,26 @@ def test_what_is_not_there_is_said(serve, failures, path, status):
     assert '<p class="lead">' in text
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("sort=ended&id=ro-1", "no index has both"),
+        ("sort=reward&step=1&id=1", "no index has both"),
+        ("sort=lowest&status=failed", "failed have no reward"),
+        ("below=much", "expected a number"),
+        ("above=nan", "expected a number"),
+        ("after=nope", "the store has no such rollout"),
+        ("after=nope&sort=status", "the store has no such rollout"),
+        ("step=1&step=2", "step is given 2 times"),
+        ("foo=bar", "there is no foo"),
+    ],
+)
+def test_what_cannot_be_asked_of_rollouts_is_refused_by_name(serve, failures, query, said):
+    status, text = read(f"{serve(failures)}{ROLLOUTS}?{query}")
+    assert status == 400
+    assert said in text
+
+
 def test_a_mistyped_filter_is_led_to_the_one_that_was_meant(serve, failures):
     _, text = read(f"{serve(failures)}/s/failures/rollouts?statuss=1")
     assert "Did you mean &#39;status&#39;?" in text

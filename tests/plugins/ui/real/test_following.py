@@ -11,9 +11,7 @@ import agl
 from agl_runs.records import RunStart
 from agl_runs.store import begin_run, end_run
 from agl_ui import prompt_tree
-from agl_ui.data_sources import DataSources
 from agl_ui.pages import rollouts
-from agl_ui.serving import Server
 
 from ..stores import apart, call_span  # noqa: TID252
 
@@ -204,32 +202,24 @@ def test_more_windows_than_a_browser_has_connections_open_and_follow(page, serve
     wait_for_mark(windows[4], "live")
 
 
-def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
+def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, serve, here):
     async def begin(name):
-        folder = tmp_path / "agl-runs" / name
+        folder = here / "agl-runs" / name
         folder.mkdir(parents=True)
         store = agl.SqliteLightningStore(folder / "store.db")
         await begin_run(store, RunStart(run_id=name, algorithm="grpo", folder=str(folder)))
         await store.close()
 
     apart(begin("first"))
-    sources = DataSources()
-    server = Server(sources, is_open=True)
-    try:
-        page.goto(server.start())
-        wait_for_mark(page, "live")
-        page.get_by_label("Choose first").check()
-        page.get_by_label("Choose first").blur()
-        assert page.get_by_role("button", name="Lay chosen runs").is_disabled()
-        apart(begin("second"))
-        page.get_by_role("link", name="second").wait_for()
-        assert page.get_by_label("Choose first").is_checked()
-        page.get_by_label("Choose second").check()
-        page.get_by_role("button", name="Lay chosen runs over each other").click()
-        assert page.locator("th a").all_inner_texts() == ["second", "first"]
-        page.goto("about:blank")
-    finally:
-        server.stop()
-        apart(sources.close())
+    page.goto(serve())
+    wait_for_mark(page, "live")
+    page.get_by_label("Choose first").check()
+    page.get_by_label("Choose first").blur()
+    assert page.get_by_role("button", name="Lay chosen runs").is_disabled()
+    apart(begin("second"))
+    page.get_by_role("link", name="second").wait_for()
+    assert page.get_by_label("Choose first").is_checked()
+    page.get_by_label("Choose second").check()
+    page.get_by_role("button", name="Lay chosen runs over each other").click()
+    assert page.locator("th a").all_inner_texts() == ["second", "first"]
+    page.goto("about:blank")  # before the process leaves the folder
