@@ -56,4 +56,5 @@ async def test_those_that_say_no_step_count_where_they_ended_since_the_last_one(
 async def test_a_run_without_steps_has_its_newest(store):
     ids = await queued(store, 6)
     await end(store, 6)
+    await queued(store, 9, step=2)  # which wait
     assert await some(store, None, 2) == [ids[2], ids[4]]

@@ -15,7 +15,6 @@ from agl.errors import AlgorithmError, BrokenComponentError, ConfigError
 from agl.plugins.build import build_component
 from agl.utils.secrets import learn
 from agl_trackers.delivery import Delivery
-from agl_trackers.rollouts import ASKED, ended_rollouts
 
 from .runs import PROMPTS, SECRET, Fails, Hang, Learner, Recorder, fit
 
@@ -253,17 +252,6 @@ async def test_prompts_and_errors_are_told_without_secrets():
     assert "wrong key" in str(recorder.told)
     assert "Use " in str(recorder.told)
     assert SECRET not in str(recorder.told)
-
-
-async def test_a_table_has_the_ended_rollouts_behind_many_that_wait():
-    store = agl.InMemoryLightningStore()
-    about = {"run": "mine", "step": 1}
-    ended = await store.start_rollout("done", metadata=about)
-    await store.update_attempt(ended.rollout_id, ended.attempt.attempt_id, status="succeeded")
-    for number in range(ASKED):
-        await store.enqueue_rollout(number, metadata={"run": "mine", "step": 2})
-    [found] = await ended_rollouts(store, "mine", None, 8)
-    assert found.rollout_id == ended.rollout_id
 
 
 async def test_a_rollout_without_a_step_that_ends_while_others_are_read_is_in_the_next():

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from tests.interpreter import python
 
 import agl
 from agl.errors import BrokenComponentError, ConfigError, install_line
@@ -101,9 +100,7 @@ def test_unsupported_backend_says_what_was_found_and_wanted(backed, monkeypatch)
 
 def ran(*command: str, **environment: str) -> list[str]:
     """The lines that a Python of its own writes."""
-    about = {"env": {**os.environ, **environment}, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, *command], check=True, **about)
-    return done.stdout.splitlines()
+    return python(*command, env={**os.environ, **environment}, check=True).stdout.splitlines()
 
 
 WITH_TRACER = """

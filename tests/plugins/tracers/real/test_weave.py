@@ -1,12 +1,11 @@
 """What is Weave's own: ops, objects, streams put together, and clients that are not ours."""
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from scene import QUESTION, reply
+from tests.interpreter import python
 
 import agl
 from agl.store.memory import InMemoryLightningStore
@@ -209,12 +208,8 @@ print("well")
 
 
 def test_clients_that_are_not_ours_are_left_alone(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE],
-        env={**os.environ, "WANDB_ERROR_REPORTING": "false", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    own = {"WANDB_ERROR_REPORTING": "false", "HOME": str(tmp_path)}
+    done = python("-c", ALONE, env={**os.environ, **own})
     assert done.stdout.endswith("well\n"), done.stderr
 
 

@@ -4,12 +4,11 @@ import asyncio
 import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import pytest
+from tests.interpreter import python
 
 import agl
 import agl_trackers
@@ -270,8 +269,7 @@ agl.Trainer(strategy="shm", n_runners=1, hooks=[tracker]).dev(agent, ["one"])
 
 def test_of_a_collector_that_is_not_there_only_our_log_speaks(tmp_path):
     env = {**os.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
-    about = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "check": True}
-    done = subprocess.run([sys.executable, "-c", REFUSED], **about)
+    done = python("-c", REFUSED, cwd=tmp_path, env=env, check=True)
     assert "otlp: " in done.stderr
     assert "records are lost" in done.stderr
     bare = [line for line in done.stderr.splitlines() if line.startswith(("Transient", "Failed"))]
