@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 from tests.interpreter import AGL, python
 from tests.run_project import refuses, write_project
+from tests.stores import opened
 
 import agl
 from agl.errors import StoreUnavailableError
@@ -184,12 +185,10 @@ async def test_a_store_is_read_beside_who_has_it_open(tmp_path, is_open):
 
 async def test_a_file_of_another_schema_is_not_read_as_ours(tmp_path):
     path = tmp_path / "store.db"
-    store = agl.SqliteLightningStore(path)
-    await store.enqueue_rollout("t")
-    await store.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 999")
-    connection.close()
+    async with opened(path) as store:
+        await store.enqueue_rollout("t")
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        file.execute("PRAGMA user_version = 999")
     with pytest.raises(StoreUnavailableError) as told:
         await FileStore(path).query_rollouts()
     assert f"store {str(path)!r}: made by a newer agl (schema 999" in str(told.value)

@@ -1,6 +1,5 @@
 """Where an error arose: the same answer for `agl show`, the summary, the report and the doctor."""
 
-import asyncio
 import importlib
 import json
 import sys
@@ -8,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.interpreter import python
+from tests.stores import ask
 
 import agl
 import agl_views.tables.rollout_table
 from agl.errors import AlgorithmError
-from agl.types import Attempt
 from agl_inspect.doctor.findings import attempt_failure
 from agl_inspect.show.rollout import failure
 from agl_runs.user_code import digests_of, place_of
@@ -130,14 +129,6 @@ print(result.failures[0].type, result.failures[0].place)
 """
 
 
-async def attempt_in(file: Path) -> Attempt:
-    store = agl.SqliteLightningStore(file)
-    [rollout] = await store.query_rollouts()
-    await store.close()
-    assert isinstance(rollout.attempt, Attempt)
-    return rollout.attempt
-
-
 @pytest.mark.parametrize(
     ("agent", "type_", "line"),
     [
@@ -154,7 +145,8 @@ def test_result_show_and_doctor_name_the_line_of_the_agent(tmp_path, agent, type
     (home / "run.py").write_text(RUN)
     done = python("run.py", agent, cwd=home, check=True)
     assert done.stdout.split() == [type_, f"app.py:{line}"]
-    attempt = asyncio.run(attempt_in(home / "store.db"))
+    [rollout] = ask(home / "store.db", lambda store: store.query_rollouts())
+    attempt = rollout.attempt
     place = f"{home}/app.py:{line}"
     assert next(iter(failure(attempt))) == f"failed in the agent, {place}"
     assert f"({place})" in attempt_failure(attempt, attempt.error).message

@@ -174,15 +174,6 @@ async def test_page_shows_hostile_text_as_text(tmp_path):
     json.dumps(facts.as_json())
 
 
-@pytest.mark.parametrize("width", [80, 120])
-async def test_summary_fits_the_terminal(tmp_path, width):
-    result, store = await asyncio.to_thread(run, tmp_path / "run")
-    facts = await run_facts(store, result=result)
-    paths = str(tmp_path)
-    lines = [line for line in summary_text(facts, width).splitlines() if paths not in line]
-    assert max(map(len, lines)) <= width
-
-
 async def test_a_command_stays_on_one_line_however_long_it_is(tmp_path):
     result, store = await asyncio.to_thread(run, tmp_path / f"we ird {'x' * 60}")
     facts = await run_facts(store, result=result)

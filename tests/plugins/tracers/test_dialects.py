@@ -14,16 +14,9 @@ from agl.types import Event, Span
 from agl_records.calls.conversations import conversation
 from agl_records.calls.sources import read_call
 
+from ..inspect.test_exchange_forms import SAID  # noqa: TID252
+
 DIALECTS = json.loads(Path(__file__).with_name("dialects.json").read_text())
-FUNCTION = {"name": "look", "arguments": '{"room": "kitchen"}'}
-CALL = {"id": "call_1", "type": "function", "function": FUNCTION}
-SAID = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Where is it?"},
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "tool_call_id": "call_1", "content": "a key"},
-    {"role": "assistant", "content": "In the kitchen."},
-]
 NO_TOOLS = ("strands events", "strands details", "events with a body", "plain text")
 NO_FINISH = ("langfuse", "logfire 3", "plain text")
 

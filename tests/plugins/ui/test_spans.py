@@ -60,11 +60,6 @@ def test_spans_without_a_start_are_shown_after_the_others():
     assert len(tree(spans[::2])) == 2
 
 
-def test_a_raster_in_a_message_is_shown():
-    image = image_of(f"data:image/png;base64,{PNG}", "raw?image=0")
-    assert (image.source, image.problem) == (f"data:image/png;base64,{PNG}", "")
-
-
 @pytest.mark.parametrize(
     ("url", "problem"),
     [

@@ -9,8 +9,7 @@ import pytest
 from gateway_run import calls_in_turn, run_at_gateway
 from processes import claude_code
 from scene import ANSWER, reply
-
-import agl
+from tests.stores import served
 
 pytest.importorskip("claude_agent_sdk")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("once")]
@@ -101,23 +100,18 @@ async def test_a_subagent_is_in_rows_of_its_own(memory_store):
 
 async def test_its_own_spans_stand_beside_the_gateways(memory_store):
     """It exports them by OpenTelemetry: tools and model calls, without the model's messages."""
-    server = agl.LightningStoreServer(memory_store, port=0)
-    await server.start()
-    variables = {
-        "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
-        "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
-        "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": server.address,
-        "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization={server.headers['Authorization']}",
-        "OTEL_RESOURCE_ATTRIBUTES": "IDS",
-    }
-    try:
-        _, calls, rows = await run(
-            memory_store, reply, "What is the weather in Paris?", **variables
-        )
-    finally:
-        await server.close()
+    async with served(memory_store) as (server, _):
+        variables = {
+            "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
+            "CLAUDE_CODE_ENHANCED_TELEMETRY_BETA": "1",
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": server.address,
+            "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization={server.headers['Authorization']}",
+            "OTEL_RESOURCE_ATTRIBUTES": "IDS",
+        }
+        question = "What is the weather in Paris?"
+        _, calls, rows = await run(memory_store, reply, question, **variables)
     names = [span.name for span in await memory_store.query_spans(calls[0].rollout_id)]
     assert names.count("claude_code.llm_request") == 2
     assert names.count("claude_code.tool") == 1

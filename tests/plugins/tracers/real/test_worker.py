@@ -9,8 +9,8 @@ import pytest
 from gateway_run import gateway_of
 from processes import node_folder
 from scene import reply
+from tests.stores import served
 
-import agl
 from agl_adapters import TraceToRows
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,9 +21,7 @@ async def test_a_worker_in_javascript_leaves_a_row(memory_store, once):
         pytest.skip("there is no npm")
     folder = await asyncio.to_thread(node_folder)
     shutil.copy(Path(__file__).with_name("worker.mjs"), folder)
-    server = agl.LightningStoreServer(memory_store, port=0)
-    await server.start()
-    async with gateway_of(reply, memory_store) as proxy:
+    async with served(memory_store) as (server, _), gateway_of(reply, memory_store) as proxy:
         await memory_store.add_resources({"llm": proxy.as_resource()})
         queued = await memory_store.enqueue_rollout("What is the weather in Paris?")
         process = await asyncio.create_subprocess_exec(
@@ -32,7 +30,6 @@ async def test_a_worker_in_javascript_leaves_a_row(memory_store, once):
             stdout=asyncio.subprocess.PIPE,
         )
         output, _ = await process.communicate()
-    await server.close()
     assert (process.returncode, output.strip()) == (0, b"1")
     rollout = await memory_store.get_rollout_by_id(queued.rollout_id)
     assert rollout is not None
