@@ -17,6 +17,8 @@ from tests.models import entry
 
 import agl
 import agl_gateway
+from agl_adapters import TraceToRows
+from agl_records.calls.reader import model_calls
 from agl_testing.echo_llm import EchoLLM
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -98,6 +100,34 @@ def calling(expression: str, name: str = "calculate", call_id: str = "call_1") -
     function = {"name": name, "arguments": json.dumps({"expression": expression})}
     call = {"id": call_id, "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """Of a message whose content is a text, or has one as its first part."""
+    content = message["content"]
+    return content if isinstance(content, str) else content[0]["text"]
+
+
+async def check_calculation(agent, name, task, answer, expression, reward) -> None:
+    """The calculator of an agent is called, and both calls of its model are learned from.
+
+    The model says ``answer``, in which ``{}`` is what the calculator gave.
+    """
+
+    def reply(request: dict[str, Any]) -> Any:
+        last = request["messages"][-1]
+        return answer.format(text_of(last)) if last["role"] == "tool" else calling(expression)
+
+    outcome = await play(agent, task, reply)
+    assert (outcome.rollout.status, outcome.reward) == ("succeeded", reward)
+    calls = model_calls(outcome.spans)
+    assert [call.agent_name for call in calls] == [name] * 2
+    assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["calculate"]
+    assert text_of(calls[1].messages[-1]) == ("84" if reward else "72")
+    result = TraceToRows().adapt(outcome.spans)
+    assert sum(len(row.call_ids) for row in result.rows) == 2
+    assert {row.reward for row in result.rows} == {reward}
+    assert result.ledger.reasons() == {}
 
 
 def write_parquet(path: Path, *rows: dict[str, Any]) -> None:

@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_bench import EXAMPLES, calling, check_alone, play, run_script, scripts, write_parquet
+from example_bench import (
+    EXAMPLES,
+    calling,
+    check_alone,
+    check_calculation,
+    play,
+    run_script,
+    scripts,
+    write_parquet,
+)
 
 from agl.runner.sandbox import grader_of
-from agl_adapters import TraceToRows
-from agl_records.calls.reader import model_calls
 
 for module in ("autogen_agentchat", "autogen_ext", "mcp"):
     pytest.importorskip(module)
@@ -162,27 +169,11 @@ def test_data_without_a_number_is_no_reward() -> None:
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float
 ) -> None:
-    def reply(request: dict[str, Any]) -> Any:
-        last = request["messages"][-1]
-        if last["role"] == "tool":
-            return f"### ANSWER: {last['content']} ###"
-        return calling(expression)
-
-    grader_of(scripts.calc_agent.calc_agent)  # its process stays for as long as there is the agent
+    agent = scripts.calc_agent.calc_agent
+    grader_of(agent)  # its process stays for as long as there is the agent
     before = children()
-    outcome = await play(scripts.calc_agent.calc_agent, TASK, reply)
-    assert outcome.rollout.status == "succeeded"
-    assert outcome.reward == reward
+    await check_calculation(agent, "calc_agent", TASK, "### ANSWER: {} ###", expression, reward)
     assert children() <= before  # those of a test before this one may just have ended
-    calls = model_calls(outcome.spans)
-    assert [call.agent_name for call in calls] == ["calc_agent"] * 2
-    assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["calculate"]
-    assert calls[1].messages[-1]["content"] == ("84" if reward else "72")
-
-    result = TraceToRows().adapt(outcome.spans)
-    assert sum(len(row.call_ids) for row in result.rows) == 2
-    assert {row.reward for row in result.rows} == {reward}
-    assert result.ledger.reasons() == {}
 
 
 async def test_error_of_the_calculator_goes_back_to_the_model() -> None:

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from example_bench import (
     EXAMPLES,
     calling,
     check_alone,
+    check_calculation,
     environment,
     memory_store,
     play,
@@ -21,8 +21,6 @@ from example_bench import (
 )
 
 import agl
-from agl_adapters import TraceToRows
-from agl_records.calls.reader import model_calls
 from agl_testing.echo_llm import RawReply
 
 for module in ("agents", "mcp"):
@@ -65,20 +63,8 @@ def test_problems_are_read(tmp_path: Path) -> None:
 async def test_agent_calls_the_calculator_and_both_calls_are_learned_from(
     expression: str, reward: float
 ) -> None:
-    def reply(request: dict[str, Any]) -> Any:
-        last = request["messages"][-1]
-        return f"### {_text(last)} ###" if last["role"] == "tool" else calling(expression)
-
-    outcome = await play(scripts.math_agent.math_agent, TASK, reply)
-    assert outcome.rollout.status == "succeeded"
-    assert outcome.reward == reward
-    calls = model_calls(outcome.spans)
-    assert [call.agent_name for call in calls] == ["math_agent"] * 2
-    assert [tool["function"]["name"] for tool in calls[0].tools or ()] == ["calculate"]
-    assert _text(calls[1].messages[-1]) == ("84" if reward else "72")
-    result = TraceToRows().adapt(outcome.spans)
-    assert sum(len(row.call_ids) for row in result.rows) == 2
-    assert result.ledger.reasons() == {}
+    agent = scripts.math_agent.math_agent
+    await check_calculation(agent, "math_agent", TASK, "### {} ###", expression, reward)
 
 
 @pytest.mark.parametrize("name", ["calculate", "no_such_tool"])
@@ -90,11 +76,6 @@ async def test_model_that_never_answers_gets_no_reward(name: str) -> None:
 async def test_model_that_cannot_be_reached_fails_the_attempt() -> None:
     outcome = await play(scripts.math_agent.math_agent, TASK, lambda request: RawReply(500, b"{}"))
     assert (outcome.rollout.status, outcome.reward) == ("failed", None)
-
-
-def _text(message: dict[str, Any]) -> str:
-    content = message["content"]
-    return content if isinstance(content, str) else content[0]["text"]
 
 
 def test_calls_of_tools_are_found_and_written_again_as_they_were() -> None:
