@@ -66,7 +66,7 @@ def make_store(*rollouts: Traced) -> list[str]:
 IDS = ([1, 2, 3], [4, 5])
 
 
-def test_rows_and_triplets_have_tokens_reward_and_where_they_come_from(agl):
+def test_rows_and_triplets_have_tokens_and_samples_and_messages_what_was_said(agl):
     call = call_of("q", "a", *IDS)
     (rollout_id,) = make_store(trace([call, reward_span(0.5)]))
     (row,) = exported(agl, "rows")
@@ -80,6 +80,12 @@ def test_rows_and_triplets_have_tokens_reward_and_where_they_come_from(agl):
     assert triplet["prompt"]["token_ids"] == [1, 2, 3]
     assert triplet["response"]["token_ids"] == [4, 5]
     assert triplet["provenance"]["span_ids"] == [call.span_id]
+    (sample,) = exported(agl, "sft")
+    assert sample["prompt"] == [{"role": "user", "content": "q"}]
+    assert sample["completion"] == [{"role": "assistant", "content": "a"}]
+    (whole,) = exported(agl, "messages")
+    assert whole["messages"] == sample["prompt"] + sample["completion"]
+    assert whole["reward"] == 0.5
 
 
 def test_a_rollout_with_a_damaged_span_is_left_out_and_counted(agl):
@@ -101,16 +107,6 @@ def test_what_a_judge_was_asked_is_no_sample(agl):
     for form in ("rows", "sft", "messages"):
         (sample,) = exported(agl, form)
         assert sample["provenance"]["rollout_id"] == judged
-
-
-def test_samples_are_prompt_and_completion_and_messages_are_both(agl):
-    make_store(trace([call_of("q", "a"), reward_span(1.0)]))
-    (sample,) = exported(agl, "sft")
-    assert sample["prompt"] == [{"role": "user", "content": "q"}]
-    assert sample["completion"] == [{"role": "assistant", "content": "a"}]
-    (whole,) = exported(agl, "messages")
-    assert whole["messages"] == sample["prompt"] + sample["completion"]
-    assert whole["reward"] == 1.0
 
 
 def test_only_the_attempt_that_succeeded_is_exported_and_the_rest_is_counted(agl):

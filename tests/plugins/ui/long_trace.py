@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from agl.emitter import reward_attributes
-from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Call
+from agl.semconv import ModelCallAttributes as Call
 from agl.types import Span, TraceStatus
 
-from .stores import filled, ids_of
+from ..inspect.traces import call_of, ids_of, reward_span  # noqa: TID252
+from .stores import filled
 
 
 def fill_with_long_trace(path: Path, num_spans: int, every: int = 100) -> str:
@@ -34,25 +34,14 @@ def _span(number: int, num_spans: int, every: int, begin: float, ids: dict) -> S
     at = begin + number * 0.01
     given = {"start_time": at, "end_time": at + 0.009, **ids}
     if number == num_spans - 1:
-        return Span.from_attributes(name=AGL_ANNOTATION, attributes=reward_attributes(1.0), **given)
-    parent = f"{number // every * every + 1:016x}"
+        return reward_span(1.0).model_copy(update=given)
     if number % every == 0:
-        made = {"attributes": _call(number), "span_id": parent}
-        return Span.from_attributes(name=MODEL_CALL_SPAN, **made, **given)
+        tokens = list(range(20)), list(range(30)), [-0.1] * 30
+        about = {"number": number + 1, Call.REQUEST_MODEL: "policy", Call.FINISH_REASONS: ["stop"]}
+        call = call_of(f"question {number}", f"answer {number}", *tokens, **about)
+        return call.model_copy(update=given)
+    parent = f"{number // every * every + 1:016x}"
     given["status"] = TraceStatus(status_code="ERROR" if number % 997 == 0 else "OK")
     attributes = {"tool.name": "search", "tool.input": f"query {number}" * 8}
     made = {"attributes": attributes, "parent_id": parent}
     return Span.from_attributes(name=f"tool.search {number}", **made, **given)
-
-
-def _call(number: int) -> dict:
-    return {
-        Call.OPERATION: "chat",
-        Call.REQUEST_MODEL: "policy",
-        Call.INPUT_MESSAGES: f'[{{"role": "user", "content": "question {number}"}}]',
-        Call.OUTPUT_MESSAGES: f'[{{"role": "assistant", "content": "answer {number}"}}]',
-        Call.PROMPT_TOKEN_IDS: list(range(20)),
-        Call.RESPONSE_TOKEN_IDS: list(range(30)),
-        Call.RESPONSE_LOGPROBS: [-0.1] * 30,
-        Call.FINISH_REASONS: ["stop"],
-    }
