@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-import agl
-from agl.types import Failure
-
-from .traces import add, call_of, filled, ids_of, reward_span
+from .traces import add, call_of, filled, retried, reward_span
 
 TASK = {"question": "2 + 3?"}
 
@@ -70,16 +67,7 @@ def test_one_rollout_twice_is_refused_and_two_tasks_until_it_is_asked_for(ids, d
 
 
 def test_two_attempts_of_one_rollout_are_compared_as_they_are_named(diff):
-    async def fill(store: Any) -> list[str]:
-        about = agl.RolloutConfig(max_attempts=2, retry_condition=["failed"])
-        first = await store.start_rollout(input=TASK, config=about)
-        error = Failure(boundary="agent", type="KeyError", message="'fruit'")
-        await store.update_attempt(**ids_of(first), status="failed", error=error)
-        second = await store.start_attempt(first.rollout_id)
-        await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
-        return [first.rollout_id, first.attempt.attempt_id, second.attempt.attempt_id]
-
-    rollout_id, first, second = filled(fill)
+    rollout_id, first, second = filled(retried)
     out = diff(first, second)
     assert "A failed: agent: KeyError: 'fruit'" in out
     assert "* attempt         1                           2" in out

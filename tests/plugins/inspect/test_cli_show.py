@@ -10,7 +10,7 @@ from tests.stores import opened
 
 import agl
 from agl.errors import ConfigError
-from agl.types import Failure, RolloutConfig, Span
+from agl.types import Span
 from agl.utils.text import printable
 from agl_inspect.commands.show import LEARNED
 from agl_inspect.report.text import summary_text
@@ -23,7 +23,7 @@ from agl_sqlite import SqliteLightningStore
 from agl_sqlite.ids import id_begins
 
 from .test_cli_explain import step
-from .traces import add, call_of, filled, ids_of, reward_span
+from .traces import add, call_of, filled, ids_of, retried, reward_span
 
 
 def said(number: int, messages: list[Any], answer: dict[str, Any]) -> Span:
@@ -207,21 +207,10 @@ def test_call_is_found_by_span_and_by_response_and_shown_with_tools_tokens_and_c
 
 
 def test_attempt_is_shown_as_its_own(show):
-    async def fill(store: SqliteLightningStore) -> list[str]:
-        rollout = await store.start_rollout(
-            "task", config=RolloutConfig(max_attempts=2, retry_condition=["failed"])
-        )
-        first = rollout.attempt.attempt_id
-        error = Failure(boundary="agent", type="KeyError", message="'fruit'")
-        await store.update_attempt(rollout.rollout_id, first, status="failed", error=error)
-        second = await store.dequeue_rollout()
-        assert second is not None
-        return [first, second.attempt.attempt_id]
-
-    first, second = filled(fill)
+    _, first, second = filled(retried)
     assert f"attempt  1 of 2, {first}: failed" in show(first)
     assert "failed in the agent" in show(first.removeprefix("at-"))
-    assert f"attempt  2 of 2, {second}: preparing" in show(second[:-1])
+    assert f"attempt  2 of 2, {second}: succeeded" in show(second[:-1])
 
 
 def test_task_is_shown_with_all_its_rollouts_and_where_they_part(show):

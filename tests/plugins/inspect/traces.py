@@ -9,7 +9,7 @@ from tests.stores import opened
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl.types import Span
+from agl.types import Failure, RolloutConfig, Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages.group_advantages import sibling_advantages
 from agl_records.ledger.ledger import Ledger, save_ledger
@@ -63,6 +63,17 @@ async def add(store, spans, status="succeeded", task="task", **about):
     await store.update_attempt(**ids, status=status)
     (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
     return ended
+
+
+async def retried(store: Any) -> tuple[str, str, str]:
+    """Ids of a rollout and of its attempts: the first failed, the second succeeded."""
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    rollout = await store.start_rollout("task", config=config)
+    error = Failure(boundary="agent", type="KeyError", message="'fruit'")
+    await store.update_attempt(**ids_of(rollout), status="failed", error=error)
+    again = await store.start_attempt(rollout.rollout_id)
+    await store.update_attempt(**ids_of(again), status="succeeded")
+    return rollout.rollout_id, rollout.attempt.attempt_id, again.attempt.attempt_id
 
 
 def filled(fill: Callable[[SqliteLightningStore], Awaitable[Any]], path: Any = "s.db") -> Any:
