@@ -123,15 +123,6 @@ def test_reward_that_rose_is_up_and_one_that_fell_is_down(serve, begun, end, way
     assert f'0.2 → <strong class="{way}">{end}</strong>' in page
 
 
-def test_each_model_of_a_team_has_its_own_pictures(serve, begun):
-    lines = [
-        {"step": step, "one/calls/trained": 1, "one/entropy": one, "two/calls/trained": 1} | two
-        for step, one, two in ((1, 0.5, {"two/entropy": 0.1}), (2, 0.25, {"two/entropy": 0.75}))
-    ]
-    said = text_of(f"{serve(begun(lines))}/s/run/run/r")
-    assert "Entropy, nats per token: one 0.25 Entropy, nats per token: two 0.75 " in said
-
-
 def test_only_the_last_start_of_a_run_alerts(serve, begun):
     file = begun(LINES)
     again = RunStart(run_id="r", algorithm="grpo")
