@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.run_project import refuses, succeeds
+from tests.run_project import succeeds
 
 from agl import Credit, Exclusion, Ledger, LedgerPart, ModelCall, TrainingRow
 from agl.algorithm.run_result import RunResult
@@ -86,7 +86,6 @@ def test_of_several_runs_in_a_store_one_can_be_asked_for(agl, here, monkeypatch,
         total = " ".join(out.splitlines()[-1].split())
         assert f" 2 2 {calls} no_token_ids" in total, out
     assert " 2 2 4 2 2 " in " ".join(ended[-1].splitlines()[-1].split())
-    refuses(agl, "no run 'run-three'", "ledger", "run-three", "--path", "all.db")
 
 
 def test_the_rollouts_of_each_row_add_up(agl, tmp_path):

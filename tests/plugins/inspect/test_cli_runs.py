@@ -62,7 +62,7 @@ def test_runs_are_listed_and_no_file_is_left_behind(agl, project):
     assert "agl-core" in text
     words = f"is part of the ids of 2 runs, the newest of which are {first}, {second}. Give one"
     refuses(agl, words, "runs", "show", "2")
-    refuses(agl, f"the newest are: {first}, {second}", "runs", "show", "nope")
+    refuses(agl, f"no run 'nope' here; the newest are: {first}, {second}", "runs", "show", "nope")
     assert told(agl, "runs", "show", second)["status"] == "finished"
     assert sorted(project.rglob("*")) == before
 
@@ -200,7 +200,7 @@ def test_a_folder_without_a_run_is_named(agl, project):
 
 
 def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, project):
-    run_id, newer = begin(agl), begin(agl)
+    run_id, _ = begin(agl), begin(agl)
     folder = f"agl-runs/{run_id}"
     rollout = told(agl, "rollouts", "--path", folder)[0]["rollout_id"]
     for name in (run_id, run_id[8:], folder, f"{folder}/store.db"):
@@ -210,8 +210,6 @@ def test_a_run_is_named_by_its_id_a_part_of_it_its_folder_or_its_store(agl, proj
             assert agl(command, rollout, "--path", name).code == 0
         for given in ([name], ["--path", name], [run_id, "--path", name]):  # not the newest store
             assert rollout in [one["rollout_id"] for one in told(agl, "rollouts", *given)]
-    refuses(agl, f"no run 'nope' here; the newest are: {run_id}, {newer}", "ledger", "nope")
-    assert agl("ledger", "nope.db").err == "agl: nope.db: no such store file\n"
 
 
 @pytest.mark.parametrize("name", ["v1.2", "toy"])
