@@ -10,6 +10,7 @@ from tests.run_project import refuses, succeeds
 
 from agl.emitter import get_rewards_from_span
 
+from .test_cli_export import write as written
 from .traces import filled
 
 HERE = Path(__file__).parent
@@ -27,11 +28,6 @@ REWARDED = ("atif", "messages", "langfuse", "mlflow")
 
 
 pytestmark = pytest.mark.usefixtures("here")
-
-
-def written(name: str, value: Any) -> str:
-    Path(name).write_text(json.dumps(value))
-    return name
 
 
 def exported(agl, form: str) -> list[dict[str, Any]]:
