@@ -51,6 +51,16 @@ def filled(path, fill):
     return apart(run())
 
 
+def begin(path, *runs, **about):
+    """A store with these runs."""
+
+    async def fill(store):
+        for run in runs:
+            await begin_run(store, RunStart(run_id=run, algorithm="grpo", **about))
+
+    filled(path, fill)
+
+
 def read(address, data=None, **headers):
     """Status and text of an answer, which may be an error."""
     try:

@@ -6,10 +6,7 @@ from pathlib import Path
 from tests.interpreter import AGL, python
 from tests.stores import served
 
-from agl_runs.records import RunStart
-from agl_runs.store import begin_run
-
-from .stores import filled
+from .stores import begin
 
 
 def refused(store):
@@ -29,8 +26,7 @@ def test_a_folder_of_runs_is_shown_and_one_without_is_refused(tmp_path):
     folder = tmp_path / "old"
     assert f"there is no {tmp_path}/*/store.db" in refused(tmp_path)
     folder.mkdir()
-    start = RunStart(run_id="first", algorithm="grpo")
-    filled(folder / "store.db", lambda store: begin_run(store, start))
+    begin(folder / "store.db", "first")
     done = python(*AGL, "ui", tmp_path, "--export", tmp_path / "copy", check=True)
     assert "first" in Path(done.stdout.strip()).read_text()
 

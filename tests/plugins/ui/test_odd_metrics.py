@@ -1,15 +1,12 @@
 """One run with odd metrics takes nothing away: not its own page, nor the list of all runs."""
 
-import functools
 import json
 
 import pytest
 
-from agl_runs.records import RunStart
-from agl_runs.store import begin_run
 from agl_ui.charts import chart
 
-from .stores import filled, page_of
+from .stores import begin, page_of
 
 ODD = {
     "extremes": [{"step": 0, "reward/mean": 1e308}, {"step": 1, "reward/mean": -1e308}],
@@ -38,8 +35,7 @@ def test_a_run_of_odd_metrics_breaks_no_page(here, serve, odd):
     for name, given in (("good", good), ("odd", ODD[odd])):
         folder = here / "agl-runs" / name
         folder.mkdir(parents=True)
-        start = RunStart(run_id=name, algorithm="grpo", folder=str(folder), config=config)
-        filled(folder / "store.db", functools.partial(begin_run, start=start))
+        begin(folder / "store.db", name, folder=str(folder), config=config)
         lines = (one if isinstance(one, str) else json.dumps(one) for one in given)
         (folder / "metrics.jsonl").write_text("".join(f"{one}\n" for one in lines))
     address = serve()

@@ -13,10 +13,8 @@ import pytest
 
 import agl
 from agl.types import Failure, RolloutConfig
-from agl_runs.records import RunStart
-from agl_runs.store import begin_run
 
-from .stores import apart, filled, page_of, read, reward_span
+from .stores import apart, begin, filled, page_of, read, reward_span
 
 RETRY = RolloutConfig(max_attempts=2, retry_condition=["failed"])
 
@@ -93,16 +91,6 @@ def test_every_answer_has_a_strict_policy(serve, failures):
 def test_pages_of_other_sites_get_nothing(serve, failures, headers, status):
     got, text = read(f"{serve(failures)}/s/failures/rollouts", **headers)
     assert (got, "ro-" in text) == (status, False)
-
-
-def begin(path, *runs, **about):
-    """A store with these runs."""
-
-    async def fill(store):
-        for run in runs:
-            await begin_run(store, RunStart(run_id=run, algorithm="grpo", **about))
-
-    filled(path, fill)
 
 
 def test_a_run_says_what_its_steps_took_and_its_budget(tmp_path, serve):

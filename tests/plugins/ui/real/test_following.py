@@ -13,7 +13,7 @@ from agl_runs.store import begin_run, end_run
 from agl_ui import prompt_tree
 from agl_ui.pages import rollouts
 
-from ..stores import apart, call_span  # noqa: TID252
+from ..stores import apart, begin, call_span  # noqa: TID252
 
 
 @pytest.fixture
@@ -203,20 +203,18 @@ def test_more_windows_than_a_browser_has_connections_open_and_follow(page, serve
 
 
 def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, serve, here):
-    async def begin(name):
+    def begin_run_of(name):
         folder = here / "agl-runs" / name
         folder.mkdir(parents=True)
-        store = agl.SqliteLightningStore(folder / "store.db")
-        await begin_run(store, RunStart(run_id=name, algorithm="grpo", folder=str(folder)))
-        await store.close()
+        begin(folder / "store.db", name, folder=str(folder))
 
-    apart(begin("first"))
+    begin_run_of("first")
     page.goto(serve())
     wait_for_mark(page, "live")
     page.get_by_label("Choose first").check()
     page.get_by_label("Choose first").blur()
     assert page.get_by_role("button", name="Lay chosen runs").is_disabled()
-    apart(begin("second"))
+    begin_run_of("second")
     page.get_by_role("link", name="second").wait_for()
     assert page.get_by_label("Choose first").is_checked()
     page.get_by_label("Choose second").check()

@@ -1,13 +1,8 @@
 """Long names do not make a page wider than a phone."""
 
-import functools
-
 import pytest
 
-from agl_runs.records import RunStart
-from agl_runs.store import begin_run
-
-from ..stores import filled  # noqa: TID252
+from ..stores import begin  # noqa: TID252
 
 WIDTH = 360
 APART = ".scroll, .tabs, pre, .words"
@@ -30,10 +25,7 @@ def assert_fits(page):
 
 def test_long_ids_of_runs(narrow, serve, tmp_path):
     path, ids = tmp_path / "store.db", ["r" * 100, "s" * 100]
-
-    for one in ids:
-        start = RunStart(run_id=one, algorithm="grpo")
-        filled(path, functools.partial(begin_run, start=start))
+    begin(path, *ids)
     address = serve(path)
     base = f"/s/{tmp_path.name}"
     chosen = "&".join(f"run={tmp_path.name}/{one}" for one in ids)
