@@ -13,7 +13,7 @@ from agl_runs.store import begin_run, end_run
 from agl_ui import prompt_tree
 from agl_ui.pages import rollouts
 
-from ..stores import apart, begin, call_span  # noqa: TID252
+from ..stores import apart, begin as begin_runs, call_span  # noqa: TID252
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_the_list_of_runs_follows_and_keeps_what_is_chosen(page, serve, here):
     def begin_run_of(name):
         folder = here / "agl-runs" / name
         folder.mkdir(parents=True)
-        begin(folder / "store.db", name, folder=str(folder))
+        begin_runs(folder / "store.db", name, folder=str(folder))
 
     begin_run_of("first")
     page.goto(serve())
