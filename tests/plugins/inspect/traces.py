@@ -1,11 +1,10 @@
 """Spans, rollouts and stores, written by hand as a gateway, an agent and a run leave them."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.stores import opened
+from tests.stores import ask
 
 from agl.emitter import reward_attributes
 from agl.semconv import AGL_ANNOTATION, MODEL_CALL_SPAN, ModelCallAttributes as Key
@@ -78,12 +77,7 @@ async def retried(store: Any) -> tuple[str, str, str]:
 
 def filled(fill: Callable[[SqliteLightningStore], Awaitable[Any]], path: Any = "s.db") -> Any:
     """What ``fill`` gives, which gets the store of this file, open."""
-
-    async def run() -> Any:
-        async with opened(path) as store:
-            return await fill(store)
-
-    return asyncio.run(run())
+    return ask(path, fill)
 
 
 async def account(store, groups, credit="final", train=Ledger.train, **about: Any) -> None:

@@ -1,6 +1,5 @@
 """The server in this process, with jobs that nobody runs: records, requests, data, users."""
 
-import asyncio
 import datetime
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from tests.stores import ask
 
 from agl.cli import cli
 from agl.errors import ConfigError
@@ -39,7 +39,6 @@ from agl_service.jobs import Jobs, Quotas
 from agl_service.server import app_of
 from agl_service.settings import Settings, read_settings
 from agl_service.users import read_users, token_of
-from agl_sqlite import SqliteLightningStore
 from agl_testing.traces import Trace
 
 ALGORITHM = {"type": "grpo", "model": "none", "group_size": 8}
@@ -637,7 +636,7 @@ def test_trajectories_and_run_are_those_of_the_jobs_rollouts(queue, capsys):
     with pytest.raises(InvalidConfigError, match="has no run yet"):
         ann.download_run(job, str(queue.folder / "mine"))
     assert not list(run.iterdir())  # nothing stands in the way of the store that comes
-    asyncio.run(record(SqliteLightningStore(run / "store.db")))
+    ask(run / "store.db", record)
     (found,) = ann.trajectories(job)
     first, last = found.transitions
     assert (first.input, first.output, first.reward) == ("Capital of France?", "yes", 0.5)
@@ -670,4 +669,3 @@ async def record(store) -> None:
         turns = [*turns, {"role": "assistant", "content": "yes"}, {"role": "user", "content": said}]
     await store.add_many_spans([span.model_copy(update=ids) for span in trace.spans])
     await store.update_attempt(*ids.values(), status="succeeded")
-    await store.close()

@@ -1,12 +1,11 @@
 """The numbers of a run's page and of the list are those that the run's own report says."""
 
-import asyncio
 import html
 import json
 import re
 
 import pytest
-from tests.stores import opened
+from tests.stores import ask
 
 import agl
 from agl.types import Failure
@@ -29,11 +28,10 @@ def text_of(address):
 def facts_of(file):
     run_facts = pytest.importorskip("agl_inspect.runs.facts").run_facts
 
-    async def ask():
-        async with opened(file) as store:
-            return await run_facts(store, run=(await query_runs(store))[-1])
+    async def facts(store):
+        return await run_facts(store, run=(await query_runs(store))[-1])
 
-    return asyncio.run(ask())
+    return ask(file, facts)
 
 
 def test_held_out_reward_of_a_search_begins_before_it(serve, prompted):
@@ -167,12 +165,11 @@ def test_tasks_that_changed_most_are_found_without_a_look_at_all_for_each(monkey
 
 
 def test_tasks_of_a_run_stand_by_how_much_worse_they_became(serve, trained):
-    async def ask():
-        async with opened(trained / "store.db") as store:
-            (run,) = await query_runs(store)
-            return run.run_id, await task_changes(store, run.run_id)
+    async def look(store):
+        (run,) = await query_runs(store)
+        return run.run_id, await task_changes(store, run.run_id)
 
-    run_id, changes = asyncio.run(ask())
+    run_id, changes = ask(trained / "store.db", look)
     address = f"{serve(trained / 'store.db')}/s/{trained.name}/run/{run_id}"
     assert "Which tasks became better, and which worse" in text_of(address)
     said = text_of(f"{address}/tasks")
