@@ -482,8 +482,7 @@ def test_prompt_without_a_placeholder_is_said_by_doctor_and_dry_run(doctor, agl)
     assert "warning      every reward is 0, and the prompt 'p' has no placeholder" in said
 
 
-def test_doctor_without_a_file_looks_at_the_machine(tmp_path, monkeypatch, agl):
-    monkeypatch.chdir(tmp_path)
+def test_doctor_without_a_file_looks_at_the_machine(here, agl):
     code, out, _ = agl("doctor", "--json")
     found = json.loads(out)
     assert (code, found["problems"]) == (0, [])

@@ -101,11 +101,10 @@ def test_run_whose_store_is_full_at_its_end_is_not_shown_as_running(tmp_path):
     assert "running" not in (tmp_path / "run/report.html").read_text("utf-8")
 
 
-def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "agl-runs").mkdir()
-    result, _ = run(tmp_path / "agl-runs/older")
-    run(tmp_path / "agl-runs/newer")
+def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(here):
+    (here / "agl-runs").mkdir()
+    result, _ = run(here / "agl-runs/older")
+    run(here / "agl-runs/newer")
     lines = result.summary.splitlines()
     [first] = [n for n, line in enumerate(lines) if line.startswith("next ")]
     assert [line[13:] for line in lines[first : first + 3]] == [

@@ -417,10 +417,9 @@ def agl(*words: str) -> None:
         assert os.umask(mask) == 0o022
 
 
-def test_commands_of_data_and_checkpoints(queue, tmp_path, monkeypatch, capsys):
+def test_commands_of_data_and_checkpoints(queue, here, monkeypatch, capsys):
     ann, address = queue.client("ann"), with_token(queue.thread.url, token_of(queue.folder, "ann"))
     monkeypatch.setenv("AGENT_LIGHTNING_SERVER_URL", address)
-    monkeypatch.chdir(tmp_path)
     agl("data", "upload", "--train", "train.jsonl", "--data-id", "mine")
     agl("data", "list", "--json")
     said = capsys.readouterr().out.removeprefix("mine\n")
@@ -437,7 +436,7 @@ def test_commands_of_data_and_checkpoints(queue, tmp_path, monkeypatch, capsys):
     assert f"{job}/step-001000" in capsys.readouterr().out
     for given, step in ((f"{job}/step-999", 999), ("checkpoints/step-1000", 1000)):
         agl("model", "download", "--checkpoint", given, "--output", "got")
-        assert (tmp_path / "got/model.safetensors").read_text() == f"weights {step}"
+        assert (here / "got/model.safetensors").read_text() == f"weights {step}"
 
 
 def test_the_script_of_an_agent_is_looked_at_before_a_job_begins(queue, tmp_path, monkeypatch):

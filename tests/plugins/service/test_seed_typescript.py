@@ -173,8 +173,7 @@ def model(body):
 
 @documents
 @pytest.mark.nightly
-def test_blocks_are_typed_and_run(compiled, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_blocks_are_typed_and_run(compiled, here):
     options = {"outDir": "dist", "rootDir": ".", "typeRoots": [f"{CLIENT}/node_modules/@types"]}
     config = {"extends": f"{CLIENT}/tsconfig.json", "compilerOptions": options, "include": ["*.ts"]}
     Path("tsconfig.json").write_text(json.dumps(config))

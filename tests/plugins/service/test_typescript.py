@@ -387,7 +387,7 @@ HINT = "Say how to breathe."
 
 
 def test_a_coach_is_recorded_rewarded_imported_and_its_prompt_optimised(
-    compiled, tmp_path, monkeypatch
+    compiled, here, monkeypatch
 ):
     answers, critiques = itertools.cycle([BAD, GOOD]), []
 
@@ -410,11 +410,10 @@ def test_a_coach_is_recorded_rewarded_imported_and_its_prompt_optimised(
         ):
             cli.main([*words, "--path", "lessons.db"], standalone_mode=False)
         words = "messages.jsonl", "--edits", "1", "--output", "coach-prompt.txt"
-        ended = fork_server.run([RECORDED_ATTEMPTS, *words], env=dict(os.environ), cwd=tmp_path)
+        ended = fork_server.run([RECORDED_ATTEMPTS, *words], env=dict(os.environ), cwd=here)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    monkeypatch.chdir(tmp_path)
     with EchoLLM(model) as llm:
         for name, value in (("BASE_URL", llm.url), ("API_KEY", "none")):
             monkeypatch.setenv(f"OPENAI_{name}", value)

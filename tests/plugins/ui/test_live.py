@@ -169,13 +169,12 @@ async def test_an_odd_error_ends_no_stream(monkeypatch, caplog):
     assert len(said) == 1  # the same twice in a row is told once
 
 
-async def test_the_list_of_runs_has_a_state_of_all_stores(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+async def test_the_list_of_runs_has_a_state_of_all_stores(here):
     sources = DataSources()
     states = [await sources.state()]
     for name in ("one", "two"):
-        (tmp_path / "agl-runs" / name).mkdir(parents=True)
-        async with opened(tmp_path / "agl-runs" / name / "store.db") as store:
+        (here / "agl-runs" / name).mkdir(parents=True)
+        async with opened(here / "agl-runs" / name / "store.db") as store:
             states.append(await sources.state())
             await store.enqueue_rollout("t")
             states.append(await sources.state())
