@@ -19,7 +19,7 @@ from agl_service import (
 from agl_service.trajectories import read_trajectories
 from agl_service.users import revoke_user
 
-from .test_jobs import agl, queue as queue, running, wait_until
+from .test_jobs import agl, ann as ann, queue as queue, running, wait_until
 
 
 def trained(queue, client, *lines, steps=(1, 2)):
@@ -34,13 +34,6 @@ def trained(queue, client, *lines, steps=(1, 2)):
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     queue.jobs.change(job, "finished")
     return job
-
-
-@pytest.fixture
-def ann(queue):
-    client = queue.client("ann")
-    client.name = "ann"
-    return client
 
 
 def test_an_update_without_rewards_keeps_its_place_and_seconds_are_those_of_all_starts(queue, ann):

@@ -97,8 +97,14 @@ def queue(tmp_path):
     made.thread.stop()
 
 
-def test_a_damaged_record_stops_no_server_and_its_job_says_so(queue, caplog):
-    ann = queue.client("ann")
+@pytest.fixture
+def ann(queue):
+    client = queue.client("ann")
+    client.name = "ann"
+    return client
+
+
+def test_a_damaged_record_stops_no_server_and_its_job_says_so(queue, ann, caplog):
     damaged, whole = queue.begin(ann), queue.begin(ann)
     record = queue.folder / "ann/jobs" / damaged / "job.json"
     record.write_text('{"id": "x", "stat')
@@ -131,8 +137,7 @@ def test_damaged_data_are_shown_and_refused_and_take_no_file_with_them(queue):
     assert ann.data() == []
 
 
-def test_a_damaged_result_is_that_of_its_job_alone(queue):
-    ann = queue.client("ann")
+def test_a_damaged_result_is_that_of_its_job_alone(queue, ann):
     ann.upload_data(str(queue.lines))
     job, other = (queue.jobs.get("ann", ann._begin("evaluate", None)) for _ in range(2))
     (queue.jobs.folder_of(job) / "result.json").write_text('{"tasks": [')
@@ -164,8 +169,7 @@ def test_what_fails_unforeseen_is_in_the_log(queue, caplog):
     assert "FileExistsError" in caplog.text
 
 
-def test_a_job_that_failed_or_was_stopped_is_taken_up_again(queue):
-    ann = queue.client("ann")
+def test_a_job_that_failed_or_was_stopped_is_taken_up_again(queue, ann):
     job = queue.jobs.get("ann", queue.begin(ann))
     for state in ("failed", "stopped"):
         queue.jobs.change(job, state, error="no memory")
@@ -200,8 +204,7 @@ def test_what_the_server_has_in_short_form_is_kept(queue, monkeypatch):
     assert (options["rollouts"], options["credit"]) == ({"timeout_seconds": 9.0}, "discounted")
 
 
-def test_a_checkpoint_that_its_training_removes_is_evaluated_all_the_same(queue):
-    ann = queue.client("ann")
+def test_a_checkpoint_that_its_training_removes_is_evaluated_all_the_same(queue, ann):
     job = queue.begin(ann)
     trained = queue.folder / "ann/jobs" / job / "run/checkpoints/step-000001"
     trained.mkdir(parents=True)
@@ -255,8 +258,7 @@ def test_an_evaluation_of_another_client_has_the_newest_tasks(queue):
     assert len(list((queue.folder / "ann/jobs").iterdir())) == 1
 
 
-def test_a_number_beyond_floats_is_refused(queue):
-    ann = queue.client("ann")
+def test_a_number_beyond_floats_is_refused(ann):
     headers = {"Content-Type": "application/json"}
     for option in ("epochs", "timeout"):
         body = f'{{"id": "j", "kind": "train", "data": "d", "{option}": 1e400}}'
@@ -297,8 +299,7 @@ def test_equal_requests_at_once_make_one_job(queue):
     assert len(tokens) == 5 == len(ann.jobs())
 
 
-def test_an_evaluation_is_taken_up_again_and_training_keeps_its_tasks(queue):
-    ann = queue.client("ann")
+def test_an_evaluation_is_taken_up_again_and_training_keeps_its_tasks(queue, ann):
     ann.upload_data(str(queue.lines))
     others = queue.lines.with_name("test.jsonl")
     others.write_text('{"question": "3?"}\n')
@@ -357,8 +358,7 @@ def test_an_upload_that_broke_off_goes_on_and_content_lies_there_once(queue, mon
     ]
 
 
-def test_a_large_file_is_never_in_memory_as_a_whole(queue):
-    ann = queue.client("ann")
+def test_a_large_file_is_never_in_memory_as_a_whole(queue, ann):
     line = json.dumps({"question": "?" * 2**19}) + "\n"
     with queue.lines.open("w") as out:
         for _ in range(160):
@@ -395,8 +395,7 @@ def test_deleted_data_goes_with_files_that_no_other_names_and_jobs_keep_theirs(q
         b'{"question": "\\ud800"}\n': r"line 1: the task\['question'\] cannot be stored",
     }.items(),
 )
-def test_the_server_checks_lines_itself(queue, content, said):
-    ann = queue.client("ann")
+def test_the_server_checks_lines_itself(queue, ann, content, said):
     digest = sha256(content).hexdigest()
     ann._ask("PUT", f"/files/{digest}?offset=0", content)
     with pytest.raises(DataUploadError, match=said):
@@ -624,9 +623,8 @@ def wait_until(holds) -> None:
         time.sleep(0.05)
 
 
-def test_trajectories_and_run_are_those_of_the_jobs_rollouts(queue, capsys):
+def test_trajectories_and_run_are_those_of_the_jobs_rollouts(queue, ann, capsys):
     pytest.importorskip("agl_inspect")
-    ann = queue.client("ann")
     job = queue.begin(ann)
     with pytest.raises(InvalidConfigError, match="has no trajectories yet"):
         next(ann.trajectories(job))

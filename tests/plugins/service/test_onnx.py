@@ -10,8 +10,8 @@ import pytest
 
 from agl_service import TrainingError
 
-from .test_job_views import ann as ann, trained
-from .test_jobs import queue as queue
+from .test_job_views import trained
+from .test_jobs import ann as ann, queue as queue
 
 LOGITS = """
 import json, sys

@@ -12,7 +12,7 @@ from agl.errors import AglError
 from agl_service import InvalidConfigError, TrainingError, runtime
 from agl_service.workers import Task, Workers, to_lit_agent
 
-from .test_jobs import queue as queue
+from .test_jobs import ann as ann, queue as queue
 
 
 @pytest.fixture(autouse=True)
@@ -116,8 +116,7 @@ def test_without_rules_or_switched_off_no_tool_is_rewarded(off, memory_store, mo
     assert rewards_of(with_tools, memory_store) == []
 
 
-def test_what_is_set_stands_in_the_job(queue, monkeypatch):
-    ann = queue.client("ann")
+def test_what_is_set_stands_in_the_job(queue, ann, monkeypatch):
     ann.upload_data(str(queue.lines))
     result = {"train_rewards": [0.0], "test_rewards": [], "checkpoints": {}, "step": 1, "run": ""}
     monkeypatch.setattr(ann, "_follow", lambda job, _: {"id": job, "seconds": 0.0, **result})
