@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from agl.semconv import ModelCallAttributes as Key
-from agl.store.memory import InMemoryLightningStore
 from agl.types import Span
 from agl_adapters import TraceToRows
 from agl_learning.advantages.weighing import WeighingOptions, weigh
@@ -208,8 +207,8 @@ def why_of(explain: Any, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_trained", [True, False])
-async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained):
-    store = InMemoryLightningStore()  # as in fine-tuning, or in an evaluation
+async def test_nothing_differs_where_a_call_is_compared_with_nothing(store, is_trained):
+    # As in fine-tuning, or in an evaluation.
     await begin_run(store, RunStart(run_id="r", algorithm="toy", config={"algorithm": {}}))
     rollout = await add(store, FIRST, **OF_GROUP)
     made = TraceToRows().adapt(
@@ -231,10 +230,9 @@ async def test_nothing_differs_where_a_call_is_compared_with_nothing(is_trained)
     assert (credit.before, credit.now) == (0.25, 0.25)
 
 
-async def test_computed_again_an_answer_that_was_cut_off_costs_as_much():
+async def test_computed_again_an_answer_that_was_cut_off_costs_as_much(store):
     options: dict[str, Any] = {"max_tokens": 10, "overlong": {"buffer": 5, "penalty": 0.5}}
     adapter: dict[str, Any] = {"truncated": "mask"}
-    store = InMemoryLightningStore()
     given = {"algorithm": options, "adapter": adapter}
     await begin_run(store, RunStart(run_id="r", algorithm="toy", config=given))
     cut = call_span(9, [10, 11], [4])
@@ -359,9 +357,8 @@ def test_an_estimator_of_ones_own_is_found_beside_its_runs_file(explain, tmp_pat
     assert why["call"]["advantage_because"].endswith("(Two rewards); its reward: 1")
 
 
-async def test_of_a_part_of_a_long_trace_no_place_in_a_row_is_told(monkeypatch):
+async def test_of_a_part_of_a_long_trace_no_place_in_a_row_is_told(store, monkeypatch):
     monkeypatch.setattr(trace_reader, "MOST_SPANS", 1)
-    store = InMemoryLightningStore()
     one, _ = await step(store, "final", [*FIRST, *SECOND], [call_span(5, [10], [6])])
     for read, place in ((None, (0, 2)), (Part(), (None, None))):
         shown = await show(store, one, read=read)

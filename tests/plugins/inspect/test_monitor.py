@@ -125,8 +125,7 @@ async def test_it_reads_a_step_from_the_store_and_goes_on_in_its_file(tmp_path, 
     assert found == [(1, 5.0, 1.0), (2, 30.0, 1.0)]
 
 
-async def test_what_a_failed_rollout_was_given_on_the_way_is_no_reward_of_it():
-    store = agl.InMemoryLightningStore()
+async def test_what_a_failed_rollout_was_given_on_the_way_is_no_reward_of_it(store):
     await step_of(store, 1, "short", reward=1.0)
     await step_of(store, 1, "short", reward=5.0, status="failed")
     monitor = RewardMonitor()

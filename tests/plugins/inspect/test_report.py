@@ -54,8 +54,7 @@ def test_result_of_a_run_says_what_came_of_it(tmp_path):
     assert "2 succeeded, 1 failed, mean reward 0.5>" in repr(result)
 
 
-def test_result_counts_no_other_run_of_its_store(tmp_path):
-    store = agl.InMemoryLightningStore()
+def test_result_counts_no_other_run_of_its_store(store):
     for _ in range(2):
         result = trainer_in(None, store=store).dev(agent, ["works"])
         assert dict(result.rollouts) == {"succeeded": 1}
@@ -114,8 +113,7 @@ def test_next_commands_stay_with_their_run_when_a_newer_one_has_begun(here):
     ]
 
 
-async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path):
-    store = agl.InMemoryLightningStore()
+async def test_summary_of_an_earlier_start_is_not_that_of_the_run(store, tmp_path):
     begin_generation(tmp_path, run="r")
     said = {"rewards": [0.1], "calls": 3, "calls_trained": 3, "calls_excluded": {}}
     Report(agl.Baseline(), "toy", tmp_path, 1, 0, False).summary(said, 1)
@@ -125,8 +123,7 @@ async def test_summary_of_an_earlier_start_is_not_that_of_the_run(tmp_path):
     assert (facts.calls_trained, facts.result.steps, facts.result.trained) == (0, [], None)
 
 
-async def test_start_that_was_killed_counts_to_its_last_sign_of_life():
-    store = agl.InMemoryLightningStore()
+async def test_start_that_was_killed_counts_to_its_last_sign_of_life(store):
     for number in (1, 2):
         run = await begin_run(store, RunStart(run_id="r", algorithm="toy"))
         of_it = RunStore(store, "r", number)

@@ -90,9 +90,8 @@ async def test_an_import_that_takes_too_long_is_called_so(monkeypatch, caplog):
     assert caplog.messages[-1].endswith("A larger wait_seconds waits longer")
 
 
-async def test_each_step_has_its_table_or_is_counted_as_lost():
+async def test_each_step_has_its_table_or_is_counted_as_lost(store):
     recorder, algorithm = Recorder(wait_seconds=120), Learner()
-    store = agl.InMemoryLightningStore()
     await recorder.on_run_start(algorithm, store)
     for step in range(1, 13):
         for number in range(64):

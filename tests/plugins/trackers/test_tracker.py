@@ -241,10 +241,9 @@ async def test_rollouts_that_are_not_read_at_the_end_are_counted(monkeypatch, ca
     assert "3 as rollouts were left to be read" in caplog.messages[-1]
 
 
-async def test_prompts_and_errors_are_told_without_secrets():
+async def test_prompts_and_errors_are_told_without_secrets(store):
     learn(SECRET)
     recorder, algorithm = Recorder(), Learner()
-    store = agl.InMemoryLightningStore()
     await recorder.on_run_start(algorithm, store)
     prompt = agl.PromptTemplate(template=f"Use {SECRET}")
     recorder.on_resources_published(await store.add_resources({"prompt": prompt}))
