@@ -42,7 +42,7 @@ class GEPA(PromptOptimizer):
 
     Args:
         reflection_model: Writes the new prompts.
-        temperature: Of that model.
+        temperature: Temperature of that model.
         reflection_minibatch_size: Evaluations that a reflection sees.
         candidate_selection: Which candidate is evolved next.
         use_merge: Whether candidates are merged, too.

@@ -52,14 +52,14 @@ class PromptOptions:
             run; any other prompt is taken out of it.
         smallest_gain: A gain in mean reward (scaled to 0..1) below which a change is not wanted;
             the decision ends when it is ruled out, and is planned to find it.
-        confidence: Of the interval of the gain; a prompt is accepted when it excludes zero.
+        confidence: Confidence of the interval of the gain; a prompt is accepted if it excludes 0.
         max_repeats: The decision makes at most so many pairs of evaluations per held-out task; the
             mean of a task's pairs counts once.
         reward_range: The lowest and the highest possible reward.
         unresponsive_seconds: An evaluation whose runner is silent for longer begins again.
         base_url: Address of the models.
         api_key: Its key.
-        seed: Of all random choices.
+        seed: Seed for all random choices.
         run_name: Names the run in the store.
         run_dir: Folder for the best prompts, the result and the metrics. None takes that of the run
             (``run_dir`` of the file or the trainer), and where it has none a new one under
@@ -113,7 +113,7 @@ class APOOptions(PromptOptions):
     Args:
         gradient_model: Writes critiques.
         apply_edit_model: Writes the edited prompts.
-        diversity_temperature: Of both models.
+        diversity_temperature: Temperature of both models.
         gradient_batch_size: Evaluations that a critique sees.
         val_batch_size: Evaluations of a round's race beyond those of each new prompt, which are a
             quarter of it.

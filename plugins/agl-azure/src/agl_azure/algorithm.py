@@ -59,7 +59,7 @@ class AzureSFT(AzureOptions, PaidTraining):
             Where the answers of a conversation have rewards of their own, those of one reward count
             as one, and the other answers have the weight 0.
         min_reward: Answers below are not trained; None for no threshold.
-        seed: Of tasks' order, of the choice among equals, and of the jobs.
+        seed: Seed for the order of tasks, the choice among equals, and the jobs.
     """
 
     default_adapter = "chats"

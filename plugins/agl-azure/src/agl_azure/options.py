@@ -19,29 +19,29 @@ class AzureOptions:
     """What those need that ask Azure.
 
     Args:
-        endpoint: Of the resource, for example ``https://NAME.openai.azure.com``.
+        endpoint: Address of the resource, for example ``https://NAME.openai.azure.com``.
         base_deployment: The deployment that the first rollouts use; it is never touched.
         base_model: What it deploys, with its version, for example ``gpt-4.1-mini-2025-04-14``.
         subscription_id: Where the resource is.
         resource_group: Where the resource is.
         account_name: Name of the resource; None takes it from ``endpoint``.
-        api_key: Of the resource; None takes ``AZURE_OPENAI_API_KEY``, else the login.
+        api_key: Key of the resource; None takes ``AZURE_OPENAI_API_KEY``, else the login.
         credential: An object of azure-identity; None finds a login.
         deployment_name: Deployments are called ``NAME_v01`` and so on; None takes
             ``<base_deployment>-ft``.
         max_deployments: So many deployments of this run exist at once.
         keep_files: Leave training files at Azure.
         epochs: Passes over the examples.
-        learning_rate_multiplier: Of Azure's own; None leaves it to Azure.
+        learning_rate_multiplier: Factor on Azure's own learning rate; None leaves it to Azure.
         batch_size: None leaves it to Azure.
         suffix: In the names of the models.
         sku: Kind of the deployments: ``Standard``, ``GlobalStandard`` or ``DeveloperTier``.
-        capacity: Of a deployment, in thousands of tokens per minute.
+        capacity: Capacity of a deployment, in thousands of tokens per minute.
         poll_seconds: Between looks at a job or a deployment.
         job_timeout_seconds: How long one job may take; a run started again goes on waiting.
         deployment_timeout_seconds: How long one deployment may take to be ready.
-        api_version: Of files and jobs.
-        management_url: Of deployments; other clouds have others.
+        api_version: API version of files and jobs.
+        management_url: Address of the API for deployments; other clouds have others.
     """
 
     safe_options = frozenset({"max_deployments", "keep_files", "capacity", "poll_seconds"})

@@ -81,7 +81,7 @@ class Tinker(PaidTraining, WeighingOptions):
         base_url: None takes ``TINKER_BASE_URL``, else Tinker's own.
         temperature: At which rollouts are sampled; the losses that use recorded log-probabilities
             need 1.
-        seed: Of tasks' order, of the adapter's start and of batches.
+        seed: Seed for the order of tasks, the adapter's first weights and batches.
     """
 
     safe_options = frozenset({"keep_versions"})

@@ -47,8 +47,8 @@ class Distillation(PolicyTraining):
     The agent returns a reward all the same, if only 0: it is what is measured.
 
     Args:
-        teacher: What is learned from, as ``model`` takes it; with the same tokens.
-        gamma: What later tokens count for an earlier one: 0 not at all, 1 as much as itself.
+        teacher: The better model, as ``model`` takes it; with the same tokens.
+        gamma: Discount factor: how much later tokens count for an earlier one.
     """
 
     name = "distillation"

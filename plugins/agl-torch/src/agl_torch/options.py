@@ -18,14 +18,14 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Optimizer(Group):
-    """What changes the weights.
+    """The optimiser of the weights.
 
     Args:
         type: ``adamw``, whose states take 8 bytes per weight, or ``adamw_8bit``: torchao's, whose
             states take 2 (arXiv:2110.02861). Needs ``agl-torch[8bit]``.
         beta1: How much of the mean gradient it keeps from one gradient step to the next.
         beta2: Likewise of the mean squared gradient.
-        weight_decay: Of matrices; norms and biases do not decay.
+        weight_decay: Weight decay of matrices; norms and biases do not decay.
         max_grad_norm: Longer gradients are shortened.
     """
 
@@ -41,7 +41,7 @@ class Schedule(Group):
     """The learning rate over time.
 
     Args:
-        type: What becomes of the learning rate after the warm-up, until the last of ``steps``: it
+        type: The learning rate after the warm-up, until the last of ``steps``: it
             stays, or falls to 0 in a line or half a wave.
         warmup_steps: The learning rate rises in a line over so many updates.
     """
@@ -155,7 +155,7 @@ class Clip(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Server(Group):
-    """What samples.
+    """The server that samples.
 
     Args:
         type: ``torch``, the server of this process, or ``vllm`` or ``sglang`` as a process of its
@@ -166,7 +166,7 @@ class Server(Group):
         replicas: So many processes, of vLLM or SGLang; where there are GPUs, each on one of its
             own, from the first on. One that dies is started anew while the others serve.
         max_batch_size: Answers sampled at once.
-        max_model_tokens: Of prompt and answer together; None takes the model's limit.
+        max_model_tokens: Limit of prompt and answer together; None takes the model's.
     """
 
     type: Literal["torch", "vllm", "sglang"] = "torch"
@@ -192,14 +192,14 @@ class Server(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Memory(Group):
-    """What saves memory.
+    """Options that save memory.
 
     Args:
         microbatch_tokens: Tokens, padding included, per forward pass; gradients add up. What rows
             begin with alike counts once. ``auto`` is 2048 on a GPU; on a CPU, where more is no
             faster, 512, or up to 2048 in a line whose rows share a long prompt. None takes
             everything at once.
-        gradient_checkpointing: Of each layer, keep what it was given alone, and compute the rest
+        gradient_checkpointing: Keep only the input of each layer, and compute the rest
             again where gradients need it: a third more time, and much less memory.
         check: Refuse a run that, by an estimate, does not fit.
     """

@@ -69,24 +69,24 @@ class PolicyTraining(OnlineTraining):
             one. With the strategy ``cs`` give a function rather than a model: runners are forked
             before it is called.
         tokenizer: Likewise, with a chat template; None takes it from where the model comes.
-        seed: Of tasks' order, minibatches and sampling. Runs with one seed have the same tasks and
+        seed: Seed for tasks, minibatches and sampling. Runs with one seed have the same tasks and
             draws, and are equal up to rounding.
         deterministic: Runs with one seed are equal bit for bit, see "The same seed, the same run".
         device: For example ``cuda:0``; None takes a GPU if there is one.
-        torch_threads: Of one torch operation; None leaves it to torch, and takes 1 with
+        torch_threads: Threads of a torch operation; None leaves it to torch, and takes 1 with
             ``deterministic``. For a tiny model 1 is fastest.
-        server: What samples.
+        server: The server that samples.
         epochs: Passes over a step's rows.
         minibatch_rows: Rows per gradient step; None takes all of them at once.
-        memory: What saves memory.
+        memory: Options that save memory.
         loss: What the tokens of a step weigh in the loss.
         clip: How far a ratio of probabilities counts.
-        learning_rate: Of the optimiser.
-        optimizer: What changes the weights.
-        schedule: What becomes of the learning rate over time.
+        learning_rate: Learning rate of the optimiser.
+        optimizer: The optimiser of the weights.
+        schedule: How the learning rate changes over time.
         entropy_bonus: Reward for undecided tokens, per nat; keeps the model exploring.
         kl: Penalty on the divergence from the start.
-        sampling_correction: What an update makes of a mismatch between trainer and sampler.
+        sampling_correction: How an update corrects a mismatch between trainer and sampler.
         dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
             ``float32``. Weights are float32 in any case: steps of 1e-6 get lost in 16 bits. vLLM
             and SGLang sample in ``bfloat16`` unless this says ``float32``.

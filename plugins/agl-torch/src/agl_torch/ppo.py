@@ -43,11 +43,11 @@ class PPO(PolicyTraining):
     """Proximal policy optimisation (arXiv:1707.06347) with a critic, in plain PyTorch.
 
     Args:
-        critic: What expects rewards: ``copy`` trains a copy of the start beside the model,
+        critic: The value model: ``copy`` trains a copy of the start beside the model,
             ``head`` puts a layer on the model that is trained; else another model, as ``model``
             takes it, with the same vocabulary.
-        critic_learning_rate: Of the critic.
-        gamma: What a reward loses per token.
+        critic_learning_rate: Learning rate of the critic.
+        gamma: Discount factor of a reward for each token.
         gae_lambda: How far ahead an advantage looks: 0 to the next value, 1 to the end.
         value_clip: A value counts as moved by at most so much in one step; None lets it move.
         value_coefficient: With the critic ``head``, how much its loss counts in that of the model;

@@ -51,7 +51,7 @@ class ReinforcePlusPlus(PolicyTraining):
 
     Args:
         estimator: How rollouts are compared.
-        gamma: What a reward loses per token.
+        gamma: Discount factor of a reward for each token.
         kl: Penalty on the divergence from the start, in the reward of each token.
     """
 

@@ -46,10 +46,10 @@ class LocalFineTuning(FineTuning):
         engine: ``unsloth``, ``trl``, or ``auto``: Unsloth where it can be imported, else TRL.
         python: The interpreter of another environment that has agl-unsloth and the engine, for
             training; None takes this one.
-        server: What serves each version.
+        server: The server of each version.
         lora: The adapter that is trained and then merged; None trains all weights.
         load_in_4bit: Train the adapter on weights of 4 bits, in a quarter of the memory.
-        learning_rate: Of AdamW, falling linearly over all iterations to 0; its moments go on from
+        learning_rate: For AdamW, falling linearly over all iterations to 0; its moments go on from
             version to version. None takes 2e-4 in ``sft`` and 5e-5 in ``dpo``, and a tenth of that
             where all weights are trained.
         epochs: Passes over the examples.
@@ -57,7 +57,7 @@ class LocalFineTuning(FineTuning):
         gradient_accumulation: Passes per step of the optimiser.
         max_length: Examples with more tokens are left out, not cut; None for no limit.
         weights: Type in which versions are saved: bfloat16 or float16.
-        torch_threads: Of the training, for one torch operation; None leaves it to torch, and takes
+        torch_threads: Threads of a torch operation in training; None leaves it to torch, and takes
             1 with ``deterministic``.
         check_memory: Refuse a training that, by an estimate, does not fit.
     """

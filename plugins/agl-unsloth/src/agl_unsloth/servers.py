@@ -32,7 +32,7 @@ class Server(Group):
         arguments: Further ones for the command of the server, as
             ``[--enable-auto-tool-choice, --tool-call-parser, hermes]``.
         timeout_seconds: Until the server must be ready.
-        port: Of the server; 0 takes a free one.
+        port: Port of the server; 0 takes a free one.
         reload_command: With an address: what makes its server load a version; ``{model}`` and
             ``{version}`` in it are replaced.
     """

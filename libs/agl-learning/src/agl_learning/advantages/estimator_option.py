@@ -60,7 +60,7 @@ class Foreseen:
     values: list[list[float]] | None = None
     """What a critic expects before each token."""
     gamma: float = 1.0
-    """What a reward loses per token."""
+    """Discount factor of a reward for each token."""
     lam: float = 1.0
     """Of generalised advantage estimation."""
 
@@ -114,7 +114,7 @@ def check_estimator(owner: str, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Estimator(Group):
-    """What an advantage is.
+    """How advantages are computed.
 
     Args:
         type: ``grpo``, ``rloo``, ``opo``, ``gpg``, ``grpo_passk``, ``gdpo``,

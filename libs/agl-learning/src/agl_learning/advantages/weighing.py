@@ -40,7 +40,7 @@ class WeighingOptions:
     """How rewards become advantages.
 
     Args:
-        estimator: What an advantage is.
+        estimator: How advantages are computed.
         overlong: What long answers cost. To train no answer that was cut off, give the adapter:
             ``{type: rows, truncated: mask}``.
         max_tokens: Of one answer.

@@ -62,11 +62,11 @@ class Training(Algorithm):
 
     Args:
         temperature: At which rollouts are sampled; the gateway has the agent use it.
-        max_tokens: Of one answer, where the agent sets no limit.
+        max_tokens: Limit of one answer, if the agent sets none.
         evaluation: On the validation tasks; without such tasks its options are refused.
         task_order: In which order the tasks come: ``shuffled``, every one once before any comes
             again; ``as_given``; or ``type`` and options of another.
-        seed: Of tasks' order, sampling, selection and training.
+        seed: Seed for the order of tasks, sampling, selection and training.
         deterministic: Runs with one seed are equal bit for bit, where our own server answers (agl
             serve) and our own code trains; it costs time. See docs/explanation/reproducibility.md.
         run_dir: Folder for what the training writes; None takes that of the run (``run_dir`` of the

@@ -59,8 +59,8 @@ class PaidTraining(FineTuning):
 
     Args:
         dry_run: End before the first training, and say what it would cost.
-        price_per_million_tokens: Of training, to state costs; None states tokens only.
-        max_trained_tokens: Of the whole run; a training that would go over is not begun.
+        price_per_million_tokens: Price of training, to state costs; None states tokens only.
+        max_trained_tokens: Limit of the run; a training that would exceed it is not begun.
     """
 
     safe_options = frozenset({"dry_run", "price_per_million_tokens"})

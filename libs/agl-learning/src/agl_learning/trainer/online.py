@@ -63,7 +63,7 @@ class OnlineTraining(Training):
             taught nothing, as all their rewards were equal, say (dynamic sampling, DAPO).
         max_staleness: While a step is trained, the rollouts of so many later steps run: the weights
             that sample are up to so many updates behind those that learn. 0 waits for each step.
-        estimator: What an advantage is.
+        estimator: How advantages are computed.
         overlong: What long answers cost. To train no answer that was cut off, give the adapter:
             ``{type: rows, truncated: mask}``.
         stopping: When a run ends before its last step.

@@ -17,7 +17,7 @@ class Evaluation(Group):
 
     Args:
         every: Evaluate after so many steps; in any case before the first and after the last.
-        temperature: Of sampling in evaluations; 0 takes the most probable token.
+        temperature: Sampling temperature in evaluations; 0 takes the most probable token.
         copies: How often each validation task runs, as for ``val/pass@k``.
     """
 
@@ -97,7 +97,7 @@ class Lora(Group):
     """An adapter (LoRA, arXiv:2106.09685).
 
     Args:
-        rank: Of the two slim matrices that are added to each layer's.
+        rank: Rank of the two matrices that the adapter adds to each layer.
         alpha: What the adapter adds counts ``alpha / rank`` times; None takes twice the rank.
         modules: Names of the layers that get one, or the last parts of them, as ``q_proj``; None
             takes all linear ones but the output layer.
