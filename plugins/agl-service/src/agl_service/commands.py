@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agl_service.instances import Instance
 
 _PLACE: Any = {"default": "agl-server", "show_default": True, "type": click.Path(path_type=Path)}
-folder_option = click.option("--folder", **_PLACE, help="Of the server: users, data, jobs.")
+folder_option = click.option("--folder", **_PLACE, help="Folder of the server: users, data, jobs.")
 
 
 def _client(context: click.Context, option: click.Parameter, url: str | None) -> "Client":
@@ -51,10 +51,10 @@ def server() -> None:
 @click.argument("overrides", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
 @click.option("--model", "model__path", help="Folder or name.  [or LIGHTNING_MODEL_PATH]")
 @click.option("--algorithm", "algorithm__name", help="[default: grpo; or LIGHTNING_RL_ALGORITHM]")
-@click.option("--gpus", "model__tensor_parallel", type=int, help="So many sample, each with vLLM.")
+@click.option("--gpus", "model__tensor_parallel", type=int, help="How many GPUs sample, with vLLM.")
 @click.option("--jobs-at-once", "service__jobs_at_once", type=int, help="[default: 1]")
 @click.option("--store", "service__store", help="postgresql://..., for several servers.")
-@click.option("--address", "service__address", help="Of this server, for the others.")
+@click.option("--address", "service__address", help="Address of this server, for the others.")
 @host_option(".")
 @port_option(8000)
 @folder_option
@@ -196,7 +196,7 @@ def data() -> None:
 @data.command("upload")
 @click.option("--train", required=True, help="File of tasks to learn from.")
 @click.option("--test", help="File of tasks to measure with.")
-@click.option("--data-id", help="How it shall be called.")
+@click.option("--data-id", help="Name of the data.")
 @url_option
 def upload(train: str, test: str | None, data_id: str | None, client: "Client") -> None:
     """Upload tasks, and print their id."""
@@ -256,7 +256,7 @@ def train(client: "Client", **options: Any) -> None:
 @click.command("evaluate")
 @agent_option
 @click.option("--test", "test_file", required=True, help="File of tasks to measure with.")
-@click.option("--checkpoint", help="As of agl model, or base.  [default: latest, if there is one]")
+@click.option("--checkpoint", help="A checkpoint, or base.  [default: latest, if there is one]")
 @click.option("--nworkers", default=4, **_SHOWN, help="-1 for four per core.")
 @url_option
 def evaluate(client: "Client", **options: Any) -> None:
@@ -307,7 +307,7 @@ def download_run(client: "Client", job: str, output: str) -> None:
 
 _ONE: Any = {"default": "latest", "show_default": True}
 _FORMS = "How the files are written: huggingface, safetensors (the same), or onnx."
-_ONE_HELP = "Of agl model list, or latest or best of the newest job."
+_ONE_HELP = "From agl model list, or latest or best of the newest job."
 checkpoint_option = click.option("--checkpoint", **_ONE, help=_ONE_HELP)
 output_option = click.option("--output", required=True, help="Folder for the checkpoint.")
 

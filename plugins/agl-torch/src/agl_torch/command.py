@@ -34,18 +34,18 @@ from agl_http.commands import host_option, port_option
     type=click.IntRange(min=0),
     help="Memory for what was read of earlier conversations.",
 )
-@click.option("--seed", default=0, help="Of draws for requests without a seed.")
+@click.option("--seed", default=0, help="Seed for requests without one.")
 @click.option(
-    "--weights-version", default=0, type=click.IntRange(min=0), help="Stands in every answer."
+    "--weights-version", default=0, type=click.IntRange(min=0), help="Version that answers have."
 )
-@click.option("--device", help="As cuda:0.  [default: a GPU if there is one]")
+@click.option("--device", help="For example cuda:0.  [default: a GPU if there is one]")
 @click.option(
-    "--dtype", default="auto", help="Of the weights; auto is bfloat16 on a GPU, else float32."
+    "--dtype", default="auto", help="Type of the weights; auto is bfloat16 on a GPU, else float32."
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
-    help="Of one torch operation.  [default: left to torch; 1 with --deterministic]",
+    help="Threads of a torch operation.  [default: left to torch; 1 with --deterministic]",
 )
 @click.option(
     "--deterministic",

@@ -52,7 +52,7 @@ ROWS = {
 @click.command("diff")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option("--any-task", is_flag=True, help="Also where they are of two tasks.")
+@click.option("--any-task", is_flag=True, help="Also if they are of two tasks.")
 @click.option("--full", is_flag=True, help="Long messages whole.")
 @store_options
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")

@@ -28,12 +28,12 @@ SHOWN = 60
 
 @click.command("rederive")
 @click.argument("run_id", metavar="RUN")
-@click.option("--reward", metavar="MODULE:FUNCTION", help="What says what a rollout was worth.")
+@click.option("--reward", metavar="MODULE:FUNCTION", help="Function that rewards a rollout.")
 @click.option(
     "--credit",
     help="The rule that says which call gets how much of it: a name, or {type: ..., ...}.",
 )
-@click.option("--adapter", help="What makes records of the spans; by default rows.")
+@click.option("--adapter", help="Adapter that makes records of the spans; by default rows.")
 @click.option("--mode", type=click.Choice(["train", "val", "test"]), help="Only such rollouts.")
 @click.option(
     "--to",

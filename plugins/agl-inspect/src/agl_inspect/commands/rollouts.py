@@ -31,7 +31,7 @@ SORTS = ("time", "reward", "seconds")
     help=f"At most so many, the newest last; default: {LAST}.",
 )
 @click.option("--all", "show_all", is_flag=True, help="All of them.")
-@click.option("--status", "statuses", multiple=True, help="Only of this status; repeat.")
+@click.option("--status", "statuses", multiple=True, help="Only of this status; may be repeated.")
 @click.option("--failed", is_flag=True, help="Only those that failed or were cancelled.")
 @click.option("--mode", type=click.Choice(get_args(RolloutMode)), help="Only of this mode.")
 @click.option("--step", type=int, help="Only those of this step of an algorithm.")
@@ -42,10 +42,8 @@ SORTS = ("time", "reward", "seconds")
 @click.option(
     "--reward-above", "above", type=float, help="Only those with a reward above this one."
 )
-@click.option(
-    "--sort", type=click.Choice(SORTS), default="time", help="What comes last is the most."
-)
-@click.option("--reverse", "is_least", is_flag=True, help="What comes last is the least.")
+@click.option("--sort", type=click.Choice(SORTS), default="time", help="The greatest comes last.")
+@click.option("--reverse", "is_least", is_flag=True, help="The least comes last.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(
     run: str | None,

@@ -236,7 +236,7 @@ def tasks(where: Where, run_id: str, mode: str | None, as_json: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--folder", "with_folder", is_flag=True, help="Remove its folder as well.")
-@click.option("--force", is_flag=True, help="Also where it may still run on another machine.")
+@click.option("--force", is_flag=True, help="Also if it may still run on another machine.")
 @_json
 @click.pass_obj
 def delete(
