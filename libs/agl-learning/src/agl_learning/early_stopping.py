@@ -24,8 +24,8 @@ class EarlyStopping(Hook):
         metric: Of steps or, as ``val/reward/mean``, of evaluations, for which the algorithm needs
             ``evaluation.every``. Values that are not there, as where nothing succeeded, count as no
             better.
-        patience: So many values may be no better than the best before.
-        min_delta: By how much a value must be better than the best to count.
+        patience: How many values in a row may be no better than the best before.
+        min_delta: How much better than the best a value must be to count.
         mode: Whether more or less is better.
     """
 

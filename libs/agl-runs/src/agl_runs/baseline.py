@@ -35,7 +35,7 @@ class Baseline(FastAlgorithm):
 
     Args:
         n_epochs: How often each task runs.
-        max_queue_length: At most so many rollouts wait in the queue at once.
+        max_queue_length: How many rollouts may wait in the queue at once.
     """
 
     publishes = ()

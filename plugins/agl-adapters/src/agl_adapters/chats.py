@@ -43,11 +43,11 @@ class TraceToChats(TraceToRows):
     excluded.
 
     Args:
-        truncated: What becomes of an answer that was cut off at the limit of tokens (its reason to
+        truncated: What to do with an answer that was cut off at the limit of tokens (its reason to
             finish is ``length``). ``train`` trains it as any other. ``mask`` excludes the call and
             trains the others; a conversation that goes on behind it has its answer as a given one.
             With ``exclude`` no call of an attempt with such an answer is trained.
-        wrong_tool_calls: What becomes of an answer that calls a tool with arguments that are no
+        wrong_tool_calls: What to do with an answer that calls a tool with arguments that are no
             JSON object, or one that was not offered. ``exclude`` excludes the call: its text is
             what the server's parser made of the sampled tokens, and would be imitated. ``train``
             trains it as any other.

@@ -51,12 +51,12 @@ class TraceToRows(RowsAdapter):
         agent_match: Regular expression, searched in agents' names; None takes every call. A call
             whose agent is unknown matches nothing.
         credit: The credit rule: its name, a dict of ``type`` and options, or a rule.
-        truncated: What becomes of an answer that was cut off at the limit of tokens (its reason to
+        truncated: What to do with an answer that was cut off at the limit of tokens (its reason to
             finish is ``length``). ``train`` trains it as any other. ``mask`` excludes the call and
             trains the others: a row that goes on behind it has its tokens as given ones. With
             ``exclude`` no call of an attempt with such an answer is trained, so that none is
             blamed for an end that it did not choose.
-        wrong_tool_calls: What becomes of an answer that calls a tool with arguments that are no
+        wrong_tool_calls: What to do with an answer that calls a tool with arguments that are no
             JSON object, or one that was not offered. ``train`` trains it as any other: its token
             ids are what the model sampled, and its reward tells the model that it was wrong.
             ``exclude`` excludes the call.

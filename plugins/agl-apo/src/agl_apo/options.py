@@ -44,7 +44,7 @@ class PromptOptions:
             refused when too few to conclude.
         rollout_batch_timeout: After so many seconds, what has not ended of evaluations that were
             queued together is cancelled and left out.
-        failures: What becomes of evaluations that failed, by what failed them; a reward that cannot
+        failures: What to do with evaluations that failed, by what failed them; a reward that cannot
             be read, or is outside of ``reward_range``, is the grader's failure. One that is
             excluded is left out, with its pair (``drop_group`` is the same here). One whose model
             refuses the key, or is not there, runs once. ``stop_after`` is the part of a prompt's

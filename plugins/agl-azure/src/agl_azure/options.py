@@ -21,20 +21,20 @@ class AzureOptions:
     Args:
         endpoint: Address of the resource, for example ``https://NAME.openai.azure.com``.
         base_deployment: The deployment that the first rollouts use; it is never touched.
-        base_model: What it deploys, with its version, for example ``gpt-4.1-mini-2025-04-14``.
-        subscription_id: Where the resource is.
-        resource_group: Where the resource is.
+        base_model: Its model, with its version, for example ``gpt-4.1-mini-2025-04-14``.
+        subscription_id: Subscription of the resource.
+        resource_group: Group of the resource.
         account_name: Name of the resource; None takes it from ``endpoint``.
         api_key: Key of the resource; None takes ``AZURE_OPENAI_API_KEY``, else the login.
         credential: An object of azure-identity; None finds a login.
         deployment_name: Deployments are called ``NAME_v01`` and so on; None takes
             ``<base_deployment>-ft``.
-        max_deployments: So many deployments of this run exist at once.
+        max_deployments: How many deployments of this run may exist at once.
         keep_files: Leave training files at Azure.
         epochs: Passes over the examples.
         learning_rate_multiplier: Factor on Azure's own learning rate; None leaves it to Azure.
         batch_size: None leaves it to Azure.
-        suffix: In the names of the models.
+        suffix: Suffix of the names of the models.
         sku: Kind of the deployments: ``Standard``, ``GlobalStandard`` or ``DeveloperTier``.
         capacity: Capacity of a deployment, in thousands of tokens per minute.
         poll_seconds: Between looks at a job or a deployment.

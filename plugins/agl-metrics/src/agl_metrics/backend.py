@@ -66,7 +66,7 @@ class MultiMetricsBackend(MetricsBackend):
     """Hands everything to several backends.
 
     Args:
-        backends: At least one.
+        backends: Backends that get every metric; at least one.
 
     Raises:
         ValueError: There is none.

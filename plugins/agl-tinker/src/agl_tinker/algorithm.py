@@ -66,20 +66,20 @@ class Tinker(PaidTraining, WeighingOptions):
         loss: ``importance_sampling`` and ``ppo`` train every token by the advantage of its call
             among the rollouts of its task; ``cross_entropy`` trains the best rows.
         lora: The adapter; Tinker takes its rank alone.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         epochs: Passes over the rows of an iteration.
         batch_size: Rows per gradient step; None takes all of them at once.
         grad_clip_norm: Longer gradients are shortened; 0 shortens none.
         keep_fraction: With ``cross_entropy``: this part of the rows is trained, the best; of
             rows whose calls have different rewards, the calls of one reward count as a row.
         min_reward: With ``cross_entropy``: calls below are not trained; None for no threshold.
-        keep_versions: So many versions keep their weights at Tinker; older ones are deleted.
+        keep_versions: How many versions keep their weights at Tinker; older ones are deleted.
         tokenizer: With a chat template: a folder, a name on the hub, or an object; None takes the
             model's from the hub.
         max_model_tokens: Prompt and answer together; None takes what Tinker says.
         api_key: None takes ``TINKER_API_KEY``.
         base_url: None takes ``TINKER_BASE_URL``, else Tinker's own.
-        temperature: At which rollouts are sampled; the losses that use recorded log-probabilities
+        temperature: Temperature of rollouts; the losses that use recorded log-probabilities
             need 1.
         seed: Seed for the order of tasks, the adapter's first weights and batches.
     """

@@ -163,7 +163,7 @@ class Server(Group):
         arguments: Further ones for the command of a server of its own, as
             ``["--gpu-memory-utilization", "0.4"]``.
         timeout_seconds: Until a server of its own must be ready.
-        replicas: So many processes, of vLLM or SGLang; where there are GPUs, each on one of its
+        replicas: Number of processes, of vLLM or SGLang; where there are GPUs, each on one of its
             own, from the first on. One that dies is started anew while the others serve.
         max_batch_size: Answers sampled at once.
         max_model_tokens: Limit of prompt and answer together; None takes the model's.

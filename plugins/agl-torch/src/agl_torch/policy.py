@@ -80,14 +80,14 @@ class PolicyTraining(OnlineTraining):
         minibatch_rows: Rows per gradient step; None takes all of them at once.
         memory: Options that save memory.
         loss: What the tokens of a step weigh in the loss.
-        clip: How far a ratio of probabilities counts.
+        clip: How far a ratio of probabilities may be from 1.
         learning_rate: Learning rate of the optimiser.
         optimizer: The optimiser of the weights.
         schedule: How the learning rate changes over time.
         entropy_bonus: Reward for undecided tokens, per nat; keeps the model exploring.
         kl: Penalty on the divergence from the start.
         sampling_correction: How an update corrects a mismatch between trainer and sampler.
-        dtype: In which the model computes: ``bfloat16``, the default on a GPU that has it, or
+        dtype: Type in which the model computes: ``bfloat16``, the default on a GPU that has it, or
             ``float32``. Weights are float32 in any case: steps of 1e-6 get lost in 16 bits. vLLM
             and SGLang sample in ``bfloat16`` unless this says ``float32``.
         lora: Train an adapter instead of the model (LoRA, arXiv:2106.09685); it is what checkpoints

@@ -57,7 +57,7 @@ class OTLP(agl.Hook):
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Sent with each request, for a key; ``OTEL_EXPORTER_OTLP_HEADERS`` has the same."""
     project: str = "agl"
-    """Of Phoenix, and the name of the service for others."""
+    """Project in Phoenix, and the name of the service for others."""
     every_seconds: float = 1.0
     """How often the store is asked for rollouts that have ended."""
     wait_seconds: float = 10.0

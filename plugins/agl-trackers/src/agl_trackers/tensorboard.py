@@ -23,8 +23,8 @@ class TensorBoard(Tracker):
     label: ClassVar[str] = "tensorboard"
     package: ClassVar[str | None] = "tensorboardX"
     log_dir: str | None = None
-    """Where to; the run's folder, in ``tensorboard``, if left out. A name in it, as ``{run_id}``,
-    is replaced."""
+    """Folder of the events; the run's folder, in ``tensorboard``, if left out. A name in it, as
+    ``{run_id}``, is replaced."""
 
     def begin(self, about: RunAbout) -> None:
         self._about, self._writer = about, None

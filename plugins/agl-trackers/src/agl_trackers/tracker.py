@@ -45,7 +45,7 @@ class Tracker(agl.Hook, ABC):
     """
 
     rollouts: int = 8
-    """So many rollouts of every step go into the table; 0 leaves it out."""
+    """How many rollouts of every step go into the table; 0 leaves it out."""
     checkpoints: bool = True
     """Whether checkpoints are uploaded, where the tracker keeps files; their names always go."""
     wait_seconds: float = 10.0

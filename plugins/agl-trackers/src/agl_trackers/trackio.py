@@ -27,11 +27,11 @@ class Trackio(Tracker):
     label: ClassVar[str] = "trackio"
     package: ClassVar[str | None] = "trackio"
     project: str = "agl"
-    """Of Trackio."""
+    """Project in Trackio."""
     name: str | None = None
     """What the run is called, before its id."""
     group: str | None = None
-    """Of runs, in Trackio's list."""
+    """Group of the run, in Trackio's list."""
     space_id: str | None = None
     """Hugging Face Space that gets the run; this machine does if left out."""
     server_url: str | None = None

@@ -32,15 +32,15 @@ class WandB(Tracker):
     label: ClassVar[str] = "wandb"
     package: ClassVar[str | None] = "wandb"
     project: str = "agl"
-    """Of W&B."""
+    """Project in W&B."""
     entity: str | None = None
     """User or team; your own if left out."""
     name: str | None = None
     """What the run is called; its id if left out."""
     group: str | None = None
-    """Of runs, in W&B's list."""
+    """Group of the run, in W&B's list."""
     tags: list[str] = field(default_factory=list[str])
-    """Of the run, in W&B."""
+    """Tags of the run, in W&B."""
     mode: Literal["online", "offline"] | None = None
     """``offline`` writes to a folder only. Left out: what ``WANDB_MODE`` says, or else online where
     somebody has logged in."""

@@ -25,7 +25,7 @@ class DPO(LocalFineTuning):
     they were recorded, against the version that began the iteration.
 
     Args:
-        beta: How much a drift from the version before costs; smaller allows more.
+        beta: Penalty on drift from the version before; smaller allows more.
         pairing: Per prompt: ``matched`` pairs the best with the worst answer, the second best with
             the second worst and so on; ``best`` makes one pair; ``all`` makes every pair.
         min_gap: The rewards of a pair differ by more than this.

@@ -36,7 +36,7 @@ class Options:
             waits for the limit above.
         group_timeout_seconds: Limit of all rollouts of one task together, waiting for runners
             included; what has not ended then is cancelled and counts as failed. None has no limit.
-        failures: What becomes of rollouts that failed, by what failed them: ``exclude`` them,
+        failures: What to do with rollouts that failed, by what failed them: ``exclude`` them,
             ``drop_group`` (their siblings, too), ``retry``, ``keep`` with the reward that they
             gave, or ``penalise``. See docs/explanation/failures.md.
         run_dir: Folder for ``metrics.jsonl``, ``summary.json`` and, unless

@@ -61,7 +61,7 @@ class Training(Algorithm):
     """What every trainer shares: serve a model, roll out, learn, save, again.
 
     Args:
-        temperature: At which rollouts are sampled; the gateway has the agent use it.
+        temperature: Temperature of rollouts; the gateway has the agent use it.
         max_tokens: Limit of one answer, if the agent sets none.
         evaluation: On the validation tasks; without such tasks its options are refused.
         task_order: In which order the tasks come: ``shuffled``, every one once before any comes
@@ -72,11 +72,11 @@ class Training(Algorithm):
         run_dir: Folder for what the training writes; None takes that of the run (``run_dir`` of the
             file or the trainer), and where it has none a new one under ``agl-runs``.
         resource_name: Name of the resource that the agent gets.
-        rollouts: Limits of them.
+        rollouts: Limits of rollouts.
         credit: The credit rule, which says which call gets how much of which reward: its name, or
             a dict of ``type`` and options. None leaves it to the adapter, whose default is
             ``final``.
-        failures: What becomes of rollouts that failed, by what failed them: ``exclude`` them,
+        failures: What to do with rollouts that failed, by what failed them: ``exclude`` them,
             ``drop_group`` (their siblings, too), ``retry``, ``keep`` with the reward that they
             gave, or ``penalise``. See docs/explanation/failures.md.
         show_progress: A bar on standard error, or log lines where that is no terminal.

@@ -79,7 +79,7 @@ class OnlineTraining(Training):
             folder that a live process uses is refused. With another ``run_dir``
             it is a run of its own, which the same two options begin again; the folder of any other
             run is refused.
-        temperature: At which rollouts are sampled; the gateway has every call of the model use it,
+        temperature: Temperature of rollouts; the gateway has every call of the model use it,
             whatever the agent asks for.
     """
 

@@ -50,7 +50,7 @@ class FineTuning(Training):
     ``clean_up``. All of them may use ``self.session``.
 
     Args:
-        iterations: How often; a run that has had fewer can be continued with more.
+        iterations: Number of iterations; a resumed run may have more.
         tasks_per_iteration: None takes as many as the first pass of ``task_order`` has: all, by
             default.
         rollouts_per_task: How often each of them runs in an iteration.

@@ -26,7 +26,7 @@ class Discounted(CreditRule):
     would otherwise look worse than all later ones.
 
     Args:
-        gamma: Of a reward, so much is left one call earlier.
+        gamma: Discount factor of a reward for each earlier call.
 
     Raises:
         ConfigError: It is not from 0 to 1.

@@ -71,11 +71,11 @@ class JudgeCredit(GroupRule):
         api_key: For that address.
         price: What a million of its tokens cost, as ``{"input": 0.5, "output": 2.0}``, for budgets;
             of a model at ``base_url``.
-        rubric: What makes an attempt better.
+        rubric: Text for the judge: what makes an attempt better.
         shows_task: Show the judge the task as the data set has it, with its private part.
         response_format: How the answer is held to its form; ``text`` for a server that can neither
             ``json_schema`` nor ``json_object``.
-        temperature: Of the judge.
+        temperature: Sampling temperature of the judge.
     """
 
     def __init__(

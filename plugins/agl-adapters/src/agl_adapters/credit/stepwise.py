@@ -35,10 +35,10 @@ class Stepwise(CreditRule):
     which would count a final score twice where the agent emits both it and its parts.
 
     Args:
-        same: What the same step is: ``number``, the agent's n-th call; ``prompt``, a call with the
+        same: What is the same step: ``number``, the agent's n-th call; ``prompt``, a call with the
             very same prompt (the paper's anchor states).
-        weight: Of the second comparison.
-        gamma: Of a reward, so much is left one call earlier, from 0 to 1.
+        weight: Weight of the second comparison.
+        gamma: Discount factor of a reward for each earlier call, from 0 to 1.
 
     Raises:
         ConfigError: An option is out of its range.

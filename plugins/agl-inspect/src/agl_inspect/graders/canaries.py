@@ -43,7 +43,7 @@ class Canaries(Hook):
     they are, unless it trains none of its own. An algorithm without steps has no canaries.
 
     Args:
-        share: So many of them for each rollout that was trained.
+        share: How many of them for each rollout that was trained.
         solution: Where a task has its known solution; else ``solution`` or ``answer``.
 
     Raises:
