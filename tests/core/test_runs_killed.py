@@ -14,14 +14,14 @@ import pytest
 from tests import interpreter
 
 import agl
-from agl.errors import ConfigError, StoreAwayError
+from agl.errors import ConfigError, EndedEarlyError, StoreAwayError
 from agl_runs import folders
 from agl_runs.records import RunGeneration, canary_run
 from agl_runs.store import begin_run, end_run, query_runs
 from agl_sqlite import SqliteLightningStore
 from agl_sqlite.lockfile import LockFile
 
-from .toy_runs import agent, fit, runs_of, started
+from .toy_runs import Toy, agent, fit, runs_of, started
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -105,6 +105,27 @@ def test_of_two_runs_that_begin_at_once_in_one_store_one_is_refused(store, monke
     with pytest.raises(ConfigError, match="'a' is running in the same store"):
         fit(store, run="b")
     assert {run.run_id: run.status for run in runs_of(store)} == {"a": "running", "b": "failed"}
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["writes", "is at its end"])
+def test_start_that_another_one_has_replaced_writes_nothing_and_says_so(store, writes):
+    newer = agl.RunStart(run_id="a", algorithm="toy", pid=4711, host="elsewhere")
+
+    class Replaced(Toy):
+        name = "toy"
+
+        async def run(self, train_dataset=None, val_dataset=None):
+            await begin_run(store, newer)  # of a process that took this one for dead
+            if writes:
+                await self.get_store().enqueue_rollout(1)
+
+    said = "another start has taken over run 'a': start 2, process 4711 on elsewhere"
+    with pytest.raises(EndedEarlyError, match=said):
+        fit(store, Replaced(), run="a")
+    assert not asyncio.run(store.query_rollouts())
+    (run,) = runs_of(store)
+    assert (run.status, [one.outcome for one in run.generations]) == ("running", ["stopped", None])
+    assert said in str(run.generations[0].error)
 
 
 def run_of(pid: int, start_time: float, **about: Any) -> agl.Run:

@@ -1,4 +1,7 @@
-"""Runs whose runners have all ended: an algorithm that works goes on, one that waits is stopped."""
+"""Runs whose runners have all ended: an algorithm that works goes on, one that waits is stopped.
+
+Of algorithms that wait once, in threads and processes: the contract of strategies.
+"""
 
 import asyncio
 import time
@@ -13,54 +16,6 @@ from agl.execution.base import ThreadingEvent
 
 from .scene import Scene
 
-CS = "type='cs'"
-CS_RUNNER = "type='cs', main_process='runner'"
-
-
-@pytest.mark.parametrize("strategy", [CS, CS_RUNNER])
-def test_algorithm_that_works_goes_on_when_the_last_runner_ends(scene, strategy) -> None:
-    code, results, errors = scene.run(
-        f"""
-        @agl.algo
-        async def algorithm(store):
-            rollouts = [await store.enqueue_rollout(task) for task in range(3)]
-            ended = await store.wait_for_rollouts(rollout_ids=[r.rollout_id for r in rollouts])
-            while not store._no_runners.is_set():
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(1.0)  # a training step: longer than the grace
-            print("RESULT", len(ended), flush=True)
-
-        trainer(algorithm, max_rollouts=3, graceful_timeout=0.1, {strategy}).fit(agent)
-        """
-    )
-    assert code == 0, errors
-    assert results == [["3"]]
-
-
-@pytest.mark.parametrize("strategy", [CS, CS_RUNNER])
-@pytest.mark.parametrize("timeout", ["None", "0.1"])
-def test_algorithm_that_waits_for_what_nobody_will_run_is_stopped(scene, strategy, timeout) -> None:
-    code, results, errors = scene.run(
-        f"""
-        @agl.algo
-        async def algorithm(store):
-            rollouts = [await store.enqueue_rollout(task) for task in range(4)]
-            ids, ended = [r.rollout_id for r in rollouts], []
-            try:
-                while len(ended) < 4:
-                    ended = await store.wait_for_rollouts(rollout_ids=ids, timeout={timeout})
-            except agl.errors.RunnerCrashError:
-                print("RESULT stopped", flush=True)
-                raise
-
-        trainer(algorithm, max_rollouts=3, graceful_timeout=0.5, {strategy}).fit(agent)
-        """
-    )
-    assert code == 0, errors
-    assert results == [["stopped"]]
-    assert "All runners have ended" in errors
-
-
 WORKS = """
         @agl.algo
         async def algorithm(store):
@@ -74,7 +29,25 @@ WORKS = """
 WAITS = "algorithm = algorithm_of(range(12))"
 
 
-@pytest.mark.parametrize("algorithm", [WORKS, WAITS], ids=["works", "waits"])
+WHETHER_IT_WAITS = pytest.mark.parametrize("algorithm", [WORKS, WAITS], ids=["works", "waits"])
+
+
+@WHETHER_IT_WAITS
+def test_end_of_the_runner_in_the_main_process_stops_an_algorithm_that_waits(scene, algorithm):
+    code, results, errors = scene.run(
+        f"""
+        {algorithm.strip()}
+
+        options = dict(max_rollouts=3, graceful_timeout=0.2, main_process="runner")
+        trainer(algorithm, **options).fit(agent)
+        """
+    )
+    assert code == 0, errors
+    assert results == ([["own", "end"]] if algorithm == WORKS else [])
+    assert algorithm == WORKS or "All runners have ended" in errors
+
+
+@WHETHER_IT_WAITS
 def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(scene, algorithm) -> None:
     code, results, errors = scene.run(
         f"""
@@ -94,14 +67,14 @@ def test_runner_given_up_is_an_error_only_for_an_algorithm_that_waits(scene, alg
 
 def test_runner_in_the_main_process_that_crashes_ends_the_algorithm(scene: Scene) -> None:
     code, _, errors = scene.run(
-        f"""
+        """
         class Broken(agl.LitAgentRunner):
             async def iter(self, *, event=None):
                 raise OSError("no such device")
 
         agl.Trainer(
             algorithm=algorithm_of([1]),
-            strategy=dict(server_port=0, {CS_RUNNER}),
+            strategy=dict(type="cs", server_port=0, main_process="runner"),
             runner=lambda: Broken(agl.OtelTracer()),
         ).fit(agent)
         """
@@ -113,11 +86,6 @@ def test_runner_in_the_main_process_that_crashes_ends_the_algorithm(scene: Scene
 @agl.rollout
 def one(task: int) -> float:
     return 1.0
-
-
-def fit_in_threads(algorithm: object, main_thread: str, graceful_delay: float = 0.2) -> None:
-    strategy = {"type": "shm", "main_thread": main_thread, "graceful_delay": graceful_delay}
-    agl.Trainer(algorithm=algorithm, strategy=strategy, max_rollouts=3).fit(one)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", ["shm", "cs"])
@@ -149,37 +117,24 @@ def test_runner_in_threads_that_ends_as_if_cancelled_is_a_crash(main_thread: str
         trainer.fit(one)
 
 
-async def wait(store: agl.LightningStore, ids: list[str]) -> None:
-    await store.wait_for_rollouts(rollout_ids=ids)
-
-
-async def wait_again(store: agl.LightningStore, ids: list[str]) -> None:
-    ended: list[agl.Rollout] = []
-    while len(ended) < len(ids):
-        ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=0.1)
-
-
 @pytest.mark.parametrize("main_thread", ["algorithm", "runner"])
-@pytest.mark.parametrize("wait_for_all", [wait, wait_again])
-@pytest.mark.parametrize("is_async", [True, False])
-def test_algorithm_that_waits_in_vain_is_stopped_in_threads(main_thread, wait_for_all, is_async):
+def test_algorithm_that_waits_again_and_again_on_a_loop_of_its_own_is_stopped(main_thread) -> None:
     reached: list[str] = []
 
-    async def run(store: agl.LightningStore) -> None:
-        rollouts = [await store.enqueue_rollout(task) for task in range(4)]
+    async def wait(store: agl.LightningStore) -> None:
+        ids = [(await store.enqueue_rollout(task)).rollout_id for task in range(4)]
+        ended: list[agl.Rollout] = []
         reached.append("waits")
-        await wait_for_all(store, [rollout.rollout_id for rollout in rollouts])  # type: ignore[misc]
+        while len(ended) < len(ids):
+            ended = await store.wait_for_rollouts(rollout_ids=ids, timeout=0.1)
         reached.append("went on")
 
     @agl.algo
-    async def coroutine(store: agl.LightningStore) -> None:
-        await run(store)
+    def algorithm(store: agl.LightningStore) -> None:
+        asyncio.run(wait(store))
 
-    @agl.algo
-    def function(store: agl.LightningStore) -> None:
-        asyncio.run(run(store))
-
-    fit_in_threads(coroutine if is_async else function, main_thread)
+    strategy = {"type": "shm", "main_thread": main_thread, "graceful_delay": 0.2}
+    agl.Trainer(algorithm=algorithm, strategy=strategy, max_rollouts=3).fit(one)
     assert reached == ["waits"]
 
 
