@@ -11,15 +11,10 @@ per prompt, Azure everything, and Tinker by the advantage, of which every reward
 import asyncio
 import gc
 import json
-import os
-import signal
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from tests import fork_server
 
@@ -93,36 +88,7 @@ ALGORITHMS.append(pytest.param("dpo", marks=pytest.mark.nightly))
 
 
 class OwnWords(Script):
-    """Each rollout goes on with words of its own, so that no two ask the same after their first.
-
-    Args:
-        folder: Where the order of the rollouts is kept, for a run that is killed.
-        dies_in: It kills its process before the first call of so manieth rollout.
-    """
-
-    def __init__(self, folder: Path | None = None, dies_in: int | None = None) -> None:
-        super().__init__()
-        self.file = None if folder is None else folder / "copies.json"
-        if self.file is not None and self.file.exists():
-            self._copies = json.loads(self.file.read_text())
-            dies_in = None
-        self.dies_in = dies_in
-
-    def copy(self, case: str, rollout_id: str) -> int:
-        copy = super().copy(case, rollout_id)
-        if copy == self.dies_in:
-            os.kill(os.getpid(), signal.SIGKILL)  # its place goes to the rollout that replaces it
-        if self.file is not None:
-            self.file.write_text(json.dumps(self._copies))
-        return copy
-
-    async def play(self, task: dict[str, Any], llm: agl.LLM, rollout: Any) -> float | None:
-        """One attempt; the rollout that met the gateway of the killed run gives its place back."""
-        try:
-            return await super().play(task, llm, rollout)
-        except aiohttp.ClientConnectorError:
-            self._copies[task["case"]].remove(rollout.rollout_id)
-            raise
+    """Each rollout goes on with words of its own, so that no two ask the same after their first."""
 
     async def credit_per_call(self, talk: Conversation, copy: int, rollout: Any) -> bool:
         """Says which call each reward is for: a model without a delay is quicker than the order.
@@ -141,10 +107,17 @@ class OwnWords(Script):
         return talk
 
 
-def fit(name, options, cases, script, store, **adapter) -> agl.Algorithm:
-    """One run of one iteration."""
-    algorithm = load("agl.algorithms", name)(**options)
+def fit(name, services, folder, cases, **adapter) -> dict[str, dict[str, int]]:
+    """One run of one iteration; its accounts."""
+    options = {"iterations": 1, "run_dir": str(folder / "run"), "show_progress": False}
+    if name in SLOW:
+        from .table_model import MANY_WORDS, save_model
+
+        options["model"] = str(save_model(folder / "model", MANY_WORDS))
+        options["python"] = str(fork_server.program(folder / "python"))
+    algorithm = load("agl.algorithms", name)(**services[name], **options)
     adapter = {"type": "chats" if name == "azure-sft" else "rows", **adapter}
+    store = agl.InMemoryLightningStore()
     with judge() as server:
         agl.Trainer(
             algorithm=algorithm,
@@ -154,8 +127,8 @@ def fit(name, options, cases, script, store, **adapter) -> agl.Algorithm:
             runner=agl.LitAgentRunner(agl.OtelTracer(), concurrency=1),
             adapter={"agent_match": "writer", "truncated": "mask", **adapter},
             llm_proxy=agl.LLMProxy(model_list=[judge_entry(server)]),
-        ).fit(agent_of(script), [{"case": case, "words": "one two"} for case in cases])
-    return algorithm
+        ).fit(agent_of(OwnWords()), [{"case": case, "words": "one two"} for case in cases])
+    return asyncio.run(accounts(store))
 
 
 @pytest.fixture(scope="module")
@@ -194,19 +167,20 @@ class Services(dict[str, dict[str, Any]]):
 
     def azure_sft(self) -> dict[str, Any]:
         pytest.importorskip("azure.mgmt.cognitiveservices")
-        from ..plugins.azure.azure_server import Azure  # noqa: TID252
+        from ..plugins.azure.azure_server import Azure, Login  # noqa: TID252
 
         azure = Azure(guesses=tuple(f"word{number}" for number in range(1000)))
         azure.min_examples = 1
         azure.server.start()
         self.servers.append(azure.server)
-        return {**azure.options(), "token": azure.token, "rollouts_per_task": COPIES}
+        login = {"credential": Login(azure.token)}
+        return {**azure.options(), **login, "rollouts_per_task": COPIES}
 
     def tinker(self) -> dict[str, Any]:
         pytest.importorskip("tinker")
         pytest.importorskip("transformers")
         from ..plugins.tinker import tinker_server  # noqa: TID252
-        from .table_model import WORDS
+        from .table_model import WORDS, build_tokenizer
 
         end, agent = WORDS.index("<end>"), WORDS.index("<agent>")
 
@@ -221,7 +195,8 @@ class Services(dict[str, dict[str, Any]]):
         tinker.make_table = make_table
         tinker.server.start()
         self.servers.append(tinker.server)
-        model = {"base_model": "tiny/table", "rollouts_per_task": COPIES}
+        model = {"base_model": "tiny/table", "tokenizer": build_tokenizer()}
+        model["rollouts_per_task"] = COPIES
         return {**model, "api_key": tinker.key, "base_url": tinker.server.url}
 
 
@@ -234,66 +209,25 @@ LOCAL = {
 }
 
 
-def complete(name: str, given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The options with what is no JSON, and what belongs to one run."""
-    shared = {"iterations": 1, "run_dir": str(folder / "run"), "show_progress": False}
-    options = {**given, **shared}
-    if name in ("sft", "dpo"):
-        from .table_model import MANY_WORDS, save_model
-
-        if not (folder / "model").exists():
-            save_model(folder / "model", MANY_WORDS)
-        options["model"] = str(folder / "model")
-        options["python"] = str(fork_server.program(folder / "python"))
-    elif name == "tinker":
-        from .table_model import build_tokenizer
-
-        options["tokenizer"] = build_tokenizer()
-    else:
-        from tests.plugins.azure.azure_server import Login
-
-        options["credential"] = Login(options.pop("token"))
-    return options
-
-
-RUNS: dict[str, tuple[dict[str, dict[str, int]], list[dict[str, Any]]]] = {}
-"""Algorithm -> accounts and examples of its run on all cases."""
-
-
-def run_of(name, services, folder) -> tuple[dict[str, dict[str, int]], list[dict[str, Any]]]:
-    """The one run of an algorithm on all cases."""
-    if name not in RUNS:
-        import agl_learning.trainer.base as session
-
-        options = complete(name, services[name], folder)
-        store, whole = agl.InMemoryLightningStore(), session.RolloutConfig
-        # Fine-tuning runs only lost attempts again; here those that failed, too.
-        again = ["unresponsive", "failed"]
-        session.RolloutConfig = lambda **given: whole(**{**given, "retry_condition": again})
-        try:
-            fit(name, options, list(TABLE[name]), OwnWords(), store)
-        finally:
-            session.RolloutConfig = whole
-        lines = (folder / "run/iterations/0001/examples.jsonl").read_text().splitlines()
-        RUNS[name] = asyncio.run(accounts(store)), [json.loads(line) for line in lines]
-    return RUNS[name]
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_each_call_is_in_the_bin_that_a_person_names(name, services, tmp_path) -> None:
-    assert run_of(name, services, tmp_path)[0] == TABLE[name]
+def test_each_call_is_in_the_bin_that_a_person_names_and_those_named_trained_are_sent(
+    name, services, tmp_path, monkeypatch
+) -> None:
+    def config(**given: Any) -> agl.RolloutConfig:
+        """Fine-tuning runs only lost attempts again; here those that failed, too."""
+        return agl.RolloutConfig(**{**given, "retry_condition": ["unresponsive", "failed"]})
 
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(name, services, tmp_path):
-    found, examples = run_of(name, services, tmp_path)
+    monkeypatch.setattr("agl_learning.trainer.base.RolloutConfig", config)
+    found = fit(name, services, tmp_path, TABLE[name])
+    assert found == TABLE[name]
+    lines = (tmp_path / "run/iterations/0001/examples.jsonl").read_text().splitlines()
+    examples = [json.loads(line) for line in lines]
     trained = sum(bins.get("trained", 0) for bins in found.values())
+    # Each answer is a word and the end.
     if name == "azure-sft":
         answers = [m for e in examples for m in e["messages"] if m["role"] == "assistant"]
         assert sum(answer.get("weight") != 0 for answer in answers) == trained
-        return
-    # Each answer is a word and the end.
-    if name == "dpo":
+    elif name == "dpo":
         sides = [pair[side] for pair in examples for side in ("chosen_ids", "rejected_ids")]
         assert [len(side) for side in sides] == [2] * trained
     elif name == "sft":
@@ -306,51 +240,7 @@ def test_what_is_sent_to_training_are_the_calls_that_the_ledger_names(name, serv
     "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in NAMES]
 )
 def test_credit_per_call_chooses_calls(name, services, tmp_path, monkeypatch) -> None:
-    options = complete(name, services[name], tmp_path)
     if name == "azure-sft":
         monkeypatch.setattr("agl_azure.algorithm.MIN_EXAMPLES", 1)
-    store = agl.InMemoryLightningStore()
-    fit(name, options, ["credit_per_call"], OwnWords(), store, credit="per_call")
-    assert asyncio.run(accounts(store)) == {"credit_per_call": PER_CALL[name]}
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    # nox -s sft-trl kills a whole run of SFT.
-    "name",
-    [pytest.param(name, marks=[pytest.mark.nightly] * (name in SLOW)) for name in NAMES],
-)
-def test_killed_run_has_the_accounts_of_a_whole_one(name, services, tmp_path) -> None:
-    """Killed in the third of three rollouts, and started again."""
-    given = json.dumps({"name": name, "folder": str(tmp_path), "options": services[name]})
-    command = ["-m", "tests.seams.test_table_finetuning", given]
-    killed, done = (fork_server.run(command, cwd=Path(__file__).parents[2]) for _ in range(2))
-    assert (killed.returncode, done.returncode) == (-signal.SIGKILL, 0), done.stderr
-    found = json.loads((tmp_path / "accounts.json").read_text())
-    assert found == {"plain": TABLE[name]["plain"]}
-
-
-async def end_lost_attempts(store: agl.LightningStore) -> None:
-    """What the watchdog says of a killed runner after a minute, said at once."""
-    for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
-        attempt = await store.get_latest_attempt(rollout.rollout_id)
-        await store.update_attempt(rollout.rollout_id, attempt.attempt_id, status="unresponsive")
-
-
-def main(name: str, folder: Path, given: dict[str, Any]) -> None:
-    """A run, begun or continued; the first is killed."""
-    options = complete(name, given, folder)
-    if name == "azure-sft":
-        import agl_azure.algorithm
-
-        agl_azure.algorithm.MIN_EXAMPLES = 1
-    store = agl.SqliteLightningStore(folder / "store.db")
-    asyncio.run(end_lost_attempts(store))
-    fit(name, options, ["plain"], OwnWords(folder, dies_in=2), store)
-    (folder / "accounts.json").write_text(json.dumps(asyncio.run(accounts(store))))
-    asyncio.run(store.close())
-
-
-if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    main(given["name"], Path(given["folder"]), given["options"])
+    found = fit(name, services, tmp_path, ["credit_per_call"], credit="per_call")
+    assert found == {"credit_per_call": PER_CALL[name]}

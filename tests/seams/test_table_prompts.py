@@ -11,17 +11,12 @@ task, and looks after 4, 8 and 9: eight perfect pairs are enough, so it ends wit
 16 evaluations.
 """
 
-import asyncio
 import json
-import os
-import signal
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import fork_server
 from tests.models import entry
 
 import agl
@@ -220,54 +215,3 @@ def test_what_counts_is_what_a_person_counts(name, case, tmp_path, caplog) -> No
         assert agent.judged == {200: evaluations}
     if "failed" in wanted:
         assert f"{wanted['failed']} evaluations failed as often as they were run" in caplog.text
-
-
-@pytest.mark.parametrize("name", [APO, GEPA])
-def test_killed_run_pays_for_nothing_twice(name: str, tmp_path: Path) -> None:
-    """Killed in the fifth evaluation of the decision, and started again."""
-    if name == GEPA:
-        pytest.importorskip("gepa")
-    command = ["-m", "tests.seams.test_table_prompts", name, tmp_path]
-    killed, done = (fork_server.run(command, cwd=Path(__file__).parents[2]) for _ in range(2))
-    assert (killed.returncode, done.returncode) == (-signal.SIGKILL, 0), done.stderr
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["evaluations"] == SEARCH[name] + 16
-    assert result["failed_evaluations"] == 0
-    assert result["decision"]["accepted"]
-    # Each evaluation has one result, and none that had one ran again.
-    assert asyncio.run(results(tmp_path / "store.db")) == {1: SEARCH[name] + 16}
-
-
-async def results(file: Path) -> dict[int, int]:
-    """Number of successful attempts -> how many evaluations have so many."""
-    store, found = agl.SqliteLightningStore(file), Counter[tuple[Any, ...]]()
-    for rollout in await store.query_rollouts():
-        place = (rollout.metadata or {})["prompts"]
-        if place["kind"] == "evaluation":
-            attempts = await store.query_attempts(rollout.rollout_id)
-            evaluation = (place["candidate"], place["split"], place["position"])
-            found[evaluation] += sum(attempt.status == "succeeded" for attempt in attempts)
-    await store.close()
-    return dict(Counter(found.values()))
-
-
-def main(name: str, folder: Path) -> None:
-    """A run, begun or continued; the first is killed."""
-    plain = Agent("plain").plain
-
-    class Mortal(Agent):
-        async def plain(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
-            await plain(talk, evaluation)
-            with (folder / "runs").open("a") as file:
-                file.write("x")
-            if len((folder / "runs").read_text()) == SEARCH[name] + 5:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    store = agl.SqliteLightningStore(folder / "store.db")
-    algorithm, _ = fit(name, Mortal("plain").lit(), store, folder)
-    asyncio.run(store.close())
-    (folder / "result.json").write_text(json.dumps(algorithm.result.as_json()))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
