@@ -25,7 +25,7 @@ from agl.plugins.registry import load
 from agl.semconv import AGL_ANNOTATION
 from agl_testing.echo_llm import EchoLLM, RawReply
 
-from .scripted import UNAVAILABLE, Conversation, judge, judge_entry
+from .scripted import Conversation, Script, judge, judge_entry
 
 pytest.importorskip("agl_apo")
 
@@ -77,14 +77,18 @@ def reward_spans(value: Any) -> list[agl.Span]:
 WHOLE = reward_attributes(1.0)
 
 
-class Agent:
+def evaluation_of(rollout: agl.Rollout) -> tuple[Any, ...]:
+    place = (rollout.metadata or {})["prompts"]
+    return place["candidate"], place["split"], place["position"]
+
+
+class Agent(Script):
     """Plays one case, and remembers what it saw."""
 
     def __init__(self, case: str) -> None:
+        super().__init__()
         self.case = case
         self.tries: Counter[tuple[Any, ...]] = Counter()
-        self.judged: Counter[int] = Counter()
-        self.second: set[str] = set()
 
     def lit(self) -> agl.LitAgent[Any]:
         """It, for a trainer."""
@@ -93,58 +97,32 @@ class Agent:
         async def greeter(
             task: dict, prompt_template: agl.PromptTemplate, llm: agl.LLM, rollout: agl.Rollout
         ) -> Any:
-            place = (rollout.metadata or {})["prompts"]
-            evaluation = (place["candidate"], place["split"], place["position"])
+            evaluation = evaluation_of(rollout)
             self.tries[evaluation] += 1
             words = prompt_template.format(**task)
-            talk = Conversation(llm, {"words": words})
+            talk, is_odd = Conversation(llm, {"words": words}), evaluation[1:] == ("held_out", 5)
             if self.case not in USELESS:
-                await getattr(self, self.case)(talk, evaluation)
+                await getattr(self, self.case)(talk, 2 if is_odd else 0, rollout)
             else:
                 await talk.say()
-                if evaluation[1:] == ("held_out", 5):
+                if is_odd:
                     return reward_spans(USELESS[self.case])
             return float("welcome" in words)
 
         return greeter
 
-    async def plain(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+    async def first_try_fails(self, talk: Conversation, copy: int, rollout: Any) -> None:
+        """A try with a call and a reward that fails, and then a good one."""
         await talk.say()
-
-    async def judged_by_another_model(self, talk: Conversation, evaluation: Any) -> None:
-        await talk.say()
-        self.judged[await talk.judge("the judge says so")] += 1
-
-    async def second_choice(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
-        _, answer = await talk.ask(n=2)
-        talk.go_on(answer["choices"][1]["message"])
-        await talk.say()
-
-    async def first_try_fails(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
-        await talk.say()
-        if self.tries[evaluation] == 1:
+        if self.tries[evaluation_of(rollout)] == 1:
             agl.emit_reward(5.0)
             raise RuntimeError("the first try always fails")
 
-    async def credit_per_call(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
-        await talk.say()
-        agl.emit_reward(0.25)
-        await talk.say()
-        agl.emit_reward(0.75)
-
-    async def two_agents(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
+    async def two_agents(self, talk: Conversation, copy: int, rollout: Any) -> None:
+        """What the second says can be told from what the first does."""
         await talk.say()
         words = [{"role": "user", "content": "the critic asks"}]
         await talk.ask(agent="critic", messages=words)
-
-    async def swallowed_503(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
-        await talk.say()
-        down = evaluation[1:] == ("held_out", 5)
-        self.judged[await talk.judge(UNAVAILABLE if down else "the judge says so")] += 1
-
-    async def truncated(self, talk: Conversation, evaluation: tuple[Any, ...]) -> None:
-        _, answer = await talk.ask(max_tokens=1)
-        assert answer["choices"][0]["finish_reason"] == "length"
 
 
 def make(name: str, url: str, folder: Path) -> Any:
@@ -210,7 +188,7 @@ def test_what_counts_is_what_a_person_counts(name, case, tmp_path, caplog) -> No
     assert (decision.tasks, result.accepted) == (8, True)
     # The models that criticise see what the agent "writer" said to its model, and nothing else.
     assert any("Ada" in text for text in shown)
-    assert not any("the judge says so" in text or "the critic asks" in text for text in shown)
+    assert not any("well done" in text or "the critic asks" in text for text in shown)
     if "judged" in wanted:
         assert agent.judged == {200: evaluations}
     if "failed" in wanted:
