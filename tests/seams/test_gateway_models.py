@@ -143,25 +143,6 @@ async def test_verl_adds_its_model_and_takes_it_out_again(judge, store, tmp_path
     assert not proxy.is_running()
 
 
-async def test_a_model_of_another_algorithm_stays_where_the_name_was_taken_meanwhile(
-    judge, store, tmp_path
-):
-    pytest.importorskip("torch")
-    from .table_model import build_model, build_tokenizer
-
-    proxy = agl.LLMProxy()
-
-    def build():  # while it loads, another algorithm comes first
-        proxy.add_model(entry("policy", judge.url))
-        return build_model()
-
-    algorithm = agl.GRPO(build, build_tokenizer(), run_dir=str(tmp_path / "run"), device="cpu")
-    given(algorithm, store, proxy)
-    with pytest.raises(ConfigError, match="another algorithm serves its model 'policy'"):
-        await algorithm.run(["one"])
-    assert proxy.model_names == ["policy"]
-
-
 async def test_a_gateway_is_left_as_it_was_found(judge, store):
     users, own = agl.LLMProxy(store=store), agl.LLMProxy()
     await users.start()
@@ -171,5 +152,10 @@ async def test_a_gateway_is_left_as_it_was_found(judge, store):
                 assert (proxy.is_running(), proxy.model_names) == (True, ["policy"])
         assert (users.is_running(), own.is_running()) == (True, False)
         assert users.model_names == own.model_names == []
+        users.add_model(entry("policy", judge.url))  # another algorithm's
+        with pytest.raises(ConfigError, match="another algorithm serves its model 'policy'"):
+            async with model_served(users, entry("policy", judge.url), store):
+                pytest.fail("it is served")
+        assert users.model_names == ["policy"]
     finally:
         await users.stop()

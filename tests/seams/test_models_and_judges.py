@@ -19,8 +19,7 @@ from .collecting import collect, rows_of, settled
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("agl_gateway")
-agl_adapters = pytest.importorskip("agl_adapters")
-TraceToChats, TraceToRows = agl_adapters.TraceToChats, agl_adapters.TraceToRows
+TraceToRows = pytest.importorskip("agl_adapters").TraceToRows
 POLICY = TrainedModel(name="policy")
 
 
@@ -58,14 +57,6 @@ async def test_the_judges_call_is_in_a_bin_of_its_own_and_gets_no_reward(credit:
     (excluded,) = collected.ledger.exclusions
     assert excluded.detail == "its model is 'judge'; 'policy' is trained"
     assert collected.ledger.summary()["rewards"] == {"total": 1, "used": 1, "excluded": {}}
-
-
-async def test_conversations_are_rows_of_the_trained_model_only_too() -> None:
-    with EchoLLM(answers) as llm:
-        collected = await collect(judged, two_models(llm), model=POLICY, adapter=TraceToChats())
-    (row,) = rows_of(settled(collected))
-    assert row.messages[-1]["content"] == "it is four"
-    assert collected.ledger.reasons() == {"other_model": 1}
 
 
 class Old(agl.TraceAdapter[object]):
