@@ -1,47 +1,19 @@
 """Runners, algorithms and stores on a disk that fills up, fails, and works again."""
 
 import asyncio
-import contextlib
 import os
-import re
-import signal
 import sys
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from tests.plugins.server.store_calls import store_process
 
 import agl
 
 # What a run of these tests waits for at most; it takes a few seconds where nothing else runs.
 PATIENCE = 60.0
-
-
-@contextlib.asynccontextmanager
-async def served(file: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
-    """``agl store`` in a process of its own, and its address."""
-    process = await asyncio.create_subprocess_exec(
-        *(Path(sys.executable).with_name("agl"), "store", "--port", "0", "--path", str(file)),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    lines: list[str] = []
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not (found := re.search(r"agl store: (http://\S+)", "".join(lines))):
-                line = (await process.stderr.readline()).decode()
-                assert line, "".join(lines)
-                lines.append(line)
-        draining = asyncio.create_task(process.stderr.read())
-        yield process, found[1]
-        process.send_signal(signal.SIGTERM)
-        await draining
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 async def health(url: str) -> tuple[int, dict[str, Any], Any]:
@@ -62,7 +34,7 @@ async def test_run_goes_on_after_the_disk_of_its_store_failed(tmp_path: Path) ->
     import resource
 
     file = tmp_path / "agl.db"
-    async with served(file) as (process, url):
+    async with store_process(file) as (process, url):
         client = agl.LightningStoreClient(url)
         tasks = [agl.EnqueueRolloutRequest(input=n) for n in range(10)]
         rollouts = await client.enqueue_many_rollouts(tasks)
