@@ -21,29 +21,13 @@ from .scene import Scene, wait_until
 
 
 @pytest.mark.parametrize(
-    ("ends", "why"),
-    [("os._exit(0)", "exit code 0"), ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL")],
-    ids=["exits with code 0", "is killed"],
+    ("healthy", "ends", "why"),
+    [
+        (0, "os._exit(139)", "exit code 139"),  # as a crash in a library does
+        (4, "os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL"),
+    ],
 )
-def test_runner_that_ends_costs_its_own_rollout_and_is_replaced(scene, ends, why) -> None:
-    code, results, errors = scene.run(
-        f"""
-        @agl.rollout
-        def agent(task: int) -> float:
-            if task == 0:
-                {ends}
-            return 1.0
-
-        trainer(algorithm_of(range(3))).fit(agent)
-        """
-    )
-    assert code == 0, errors
-    assert results == [["0", "failed", "lost"], *([str(n), "succeeded", "None"] for n in (1, 2))]
-    assert why in errors
-
-
-@pytest.mark.parametrize("healthy", [0, 4])
-def test_task_that_ends_its_process_costs_its_own_rollouts_only(scene: Scene, healthy: int) -> None:
+def test_task_that_ends_its_process_costs_its_own_rollouts_only(scene, healthy, ends, why) -> None:
     code, results, errors = scene.run(
         f"""
         config = agl.RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
@@ -51,7 +35,7 @@ def test_task_that_ends_its_process_costs_its_own_rollouts_only(scene: Scene, he
         @agl.rollout
         def agent(task: int) -> float:
             if task == 0:
-                os._exit(139)  # as a crash in a library does
+                {ends}
             return 1.0
 
         trainer(algorithm_of([0] * 8 + [1] * {healthy}), n_runners=2).fit(agent)
@@ -59,7 +43,7 @@ def test_task_that_ends_its_process_costs_its_own_rollouts_only(scene: Scene, he
     )
     assert code == 0, errors
     assert results == [["0", "failed", "lost"]] * 8 + [["1", "succeeded", "None"]] * healthy
-    assert errors.count("is replaced: exit code 139") == 16  # two attempts each, and no more
+    assert errors.count(f"is replaced: {why}") == 16  # two attempts each, and no more
     assert "is given up" not in errors
 
 
