@@ -154,14 +154,6 @@ def test_agl_store_listens_on_one_and_takes_it_along(path: str) -> None:
     assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize(
-    "address", ["http+unix:///tmp/agl.sock", "http+unix://agl.sock", "unix:/a"]
-)
-def test_addresses_of_another_form_are_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="expected one like"):
-        agl.LightningStoreClient(address)
-
-
 def test_a_run_serves_its_store_on_one(path: Path) -> None:
     @agl.rollout
     def agent(task: int) -> float:

@@ -154,7 +154,13 @@ async def test_a_token_comes_from_the_argument_or_the_environment(monkeypatch):
             await each.close()
 
 
-@pytest.mark.parametrize("address", ["localhost:4747", "ftp://x", "http://", ""])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("localhost:4747", "ftp://x", "http://", ""),
+        *("http+unix:///tmp/agl.sock", "http+unix://agl.sock", "unix:/a"),
+    ],
+)
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(ConfigError, match="http://127"):
         LightningStoreClient(address)
