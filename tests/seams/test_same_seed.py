@@ -21,8 +21,11 @@ for module in ("torch", "transformers", "openai"):
     pytest.importorskip(module)
 
 SCRIPT = Path(__file__).with_name("seeded_run.py")
-KIN = ("cispo", "gspo", "reinforce++", "rloo")
-"""Algorithms of agl-torch, beside grpo and ppo."""
+TWO_STEPS: list[dict[str, Any]] = [
+    *({"steps": 2}, {"steps": 2, "algorithm": "ppo", "kl": 1e-3}),
+    *({"steps": 2, "algorithm": name} for name in ("cispo", "gspo", "reinforce++", "rloo")),
+    *({"algorithm": name, "iterations": 2} for name in ("sft", "dpo")),
+]
 TOKENS = (Key.PROMPT_TOKEN_IDS.value, Key.RESPONSE_TOKEN_IDS.value, Key.RESPONSE_LOGPROBS.value)
 
 
@@ -70,22 +73,14 @@ async def asked(out: Path) -> list[dict]:
     ]
 
 
-def _at_night(**options: object) -> Any:
-    return pytest.param(options, marks=pytest.mark.nightly)
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "options",
     [
-        {"steps": 2},
-        {"steps": 2, "algorithm": "ppo", "kl": 1e-3},
-        *({"steps": 2, "algorithm": name} for name in KIN),
+        *TWO_STEPS,
         {"steps": 40, "groups_per_step": 8, "epochs": 4},
         {"steps": 4, "server": {"max_batch_size": 1}},
-        {"algorithm": "sft", "iterations": 2},
-        {"algorithm": "dpo", "iterations": 2},
     ],
     ids=str,
 )
@@ -98,19 +93,9 @@ def test_deterministic_runs_of_1_2_and_4_runners_are_equal_bit_for_bit(tmp_path,
         assert result(other) == result(first)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # of a run of GRPO: tests/plugins/torch/test_replay.py
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"steps": 2},
-        _at_night(steps=2, algorithm="ppo", kl=1e-3),
-        *(_at_night(steps=2, algorithm=name) for name in KIN),
-        _at_night(algorithm="sft", iterations=2),
-        _at_night(algorithm="dpo", iterations=2),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", TWO_STEPS, ids=str)
 def test_a_step_trained_again_in_another_process_is_equal_bit_for_bit(tmp_path, options) -> None:
     out = run(tmp_path, 1, deterministic=True, **options)
     before = digests(out / "run")
