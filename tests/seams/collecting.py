@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import agl
@@ -14,22 +15,23 @@ from agl_records.training_data import TrainedModel
 
 async def collect(
     agent: Any,
-    gateway: Any,
+    gateway: Any = None,
     *,
     model: TrainedModel | None = None,
     served: str = "policy",
     copies: int = 1,
     adapter: Any = None,
-    tasks: tuple[Any, ...] = ("task",),
-    store: agl.LightningStore | None = None,
+    tasks: Sequence[Any] = ("task",),
     tracer: Any = None,
 ) -> Collected:
-    """Run an agent ``copies`` times per task, as an algorithm does."""
-    store = store or agl.InMemoryLightningStore()
-    gateway.set_store(store)
-    await gateway.start()
+    """Run an agent ``copies`` times per task, as an algorithm does, with a gateway or none."""
+    store, llms = agl.InMemoryLightningStore(), dict[str, Any]()
+    if gateway is not None:
+        gateway.set_store(store)
+        await gateway.start()
+        llms["main_llm"] = gateway.as_resource(model=served)
     runner, event = agl.LitAgentRunner(tracer or agl.OtelTracer()), ThreadingEvent()
-    resources = await store.add_resources({"main_llm": gateway.as_resource(model=served)})
+    resources = await store.add_resources(llms)
     config = RolloutConfig(max_attempts=1)
     collector = Collector(store, gateway, adapter or agl.TraceToRows(), config, model=model)
     with runner.run_context(agent=agent, store=store):
@@ -40,7 +42,8 @@ async def collect(
             event.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
-            await gateway.stop()
+            if gateway is not None:
+                await gateway.stop()
 
 
 def settled(collected: Collected) -> Collected:

@@ -9,19 +9,15 @@ import logging
 from typing import Any
 
 import pytest
-from tests.run_agents import running
 
 import agl
 from agl.emitter import reward_attributes
-from agl.execution.base import ThreadingEvent
 from agl.semconv import AGL_ANNOTATION, AGL_OBJECT, MODEL_CALL_SPAN, ModelCallAttributes as Key
-from agl_learning.collect.collector import Collector
-from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import why_nothing
 from agl_records.training_data import ModelCall, TrainedModel
 from agl_runs.failures import infrastructure_failure
 
-from .collecting import settled
+from .collecting import collect, settled
 
 pytest.importorskip("agl_adapters")
 
@@ -117,20 +113,6 @@ def spans_of(form: str, key: str) -> list[agl.Span]:
     return spans
 
 
-async def collect(agent: agl.LitAgent[Any], tasks: list[Any], adapter: Any = None) -> Collected:
-    store, event = agl.InMemoryLightningStore(), ThreadingEvent()
-    resources = await store.add_resources({})
-    collector = Collector(
-        store, None, adapter or agl.TraceToRows(), agl.RolloutConfig(), model=POLICY
-    )
-    async with running(agent, store, event=event) as task:
-        try:
-            return await collector.collect(tasks, 1, "train", resources.resources_id, {})
-        finally:
-            event.set()
-            await task
-
-
 def good(reward: float = 1.0) -> list[agl.Span]:
     """A call that can be trained, and its reward."""
     call = agl.Span.from_attributes(name=MODEL_CALL_SPAN, attributes=CALL)
@@ -144,7 +126,7 @@ async def test_no_value_of_any_attribute_ends_the_training(form: str) -> None:
     async def agent(key: str) -> list[agl.Span]:
         return [*(spans_of(form, key) if key else []), *good()]
 
-    collected = await collect(agent, ["", *dict.fromkeys(KEYS)])
+    collected = await collect(agent, model=POLICY, tasks=["", *dict.fromkeys(KEYS)])
     assert {one.rollout.status for one in collected.ended} == {"succeeded"}
     # The adapter reads, or excludes, each call by itself: none costs its whole rollout.
     unread = [one.unusable for one in collected.ended if one.unusable is not None]
@@ -166,7 +148,8 @@ async def test_what_the_adapter_cannot_read_costs_its_rollout_only(caplog) -> No
         return [agl.Span.from_attributes(name=task, attributes={}), *good()]
 
     with caplog.at_level(logging.WARNING, "agl.learning"):
-        collected = await collect(agent, ["bad", "fine", "fine"], Adapter())
+        given = {"adapter": Adapter(), "tasks": ["bad", "fine", "fine"]}
+        collected = await collect(agent, model=POLICY, **given)
     bad = collected.ended[0].rollout.rollout_id
     why = "its spans cannot be read: TypeError: unhashable type: 'list'"
     assert [len(one.rows) for one in collected.ended] == [0, 1, 1]
