@@ -1,6 +1,7 @@
 """What a start cannot use of the one before is given up, and drawn anew, never fatal."""
 
 import asyncio
+import errno
 import json
 import shutil
 from dataclasses import replace
@@ -196,6 +197,24 @@ def test_what_fails_when_a_failed_run_cleans_up_does_not_hide_why_it_failed(
         starts.start()
     starts.die(3, steps=4)
     assert "clean_up failed, after the run had" in caplog.text
+
+
+def test_a_run_whose_checkpoint_finds_no_space_says_so_and_goes_on(
+    starts, trainer_class, monkeypatch
+):
+    def fail(algorithm: Any, folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(trainer_class, "save", fail)
+        words = r"step-000002' could not be written, with .* No space left"
+        with pytest.raises(AlgorithmError, match=words) as failed:
+            starts.start(checkpoints=2)
+    assert "What it has is kept: go on with Trainer(run=" in failed.value.__notes__[0]
+    assert not [*(starts.folder / "run/checkpoints").glob("*")]
+    starts.check_books(starts.start(checkpoints=2))
+    # Nothing that had ended ran again.
+    assert (starts.ran, starts.steps()) == (COPIES, [1, 2, 3])
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

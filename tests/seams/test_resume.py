@@ -1,4 +1,4 @@
-"""GRPO is killed with SIGKILL and goes on: books, metrics and queue are those of one run."""
+"""GRPO ends before its end and goes on: books, metrics and queue are those of one run."""
 
 import json
 import signal
@@ -160,6 +160,33 @@ async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(tmp_path,
     total = accounts.total["calls", "total"]
     assert total == summary["calls"]
     assert total - (3 * CALLS_PER_STEP + 2) in (0, 1)  # a call of a rollout that was cut off
+
+
+async def test_a_budget_that_is_spent_amid_a_step_loses_nothing_of_it(tmp_path: Path) -> None:
+    def fit(calls: int, **more: object) -> tuple[str, int]:
+        done = run(tmp_path, steps=3, run_budget={"calls": calls}, **more)
+        assert done.returncode == 0, done.stderr[-3000:]
+        claimed = len((tmp_path / "endpoints.txt").read_text().splitlines())
+        return " ".join(done.stderr.split()), claimed
+
+    async def ends() -> list[tuple[str | None, str | None]]:
+        async with opened(tmp_path / "store.db") as store:
+            (run,) = await query_runs(store)
+            items = [one for part in await load_parts(store) for one in part.trained]
+        trained = [one.key for one in items if one.kind == "call"]
+        assert len(trained) == len(set(trained))
+        return [(one.outcome, one.error) for one in run.generations]
+
+    refused, why = CALLS_PER_STEP - 1, "the budget of the run is spent (calls 6 of 6)"
+    said, claimed = fit(calls=1 + CALLS_PER_STEP + 1)
+    assert f"{why}: it ends with what it has" in said
+    assert "go on with Trainer(run=" in said
+    assert (steps_of(tmp_path), claimed) == ([1], 6 + refused)
+    assert await ends() == [("stopped", why)]
+    # Only what was refused runs once more.
+    _, claimed = fit(calls=1000, resume=True)
+    assert (steps_of(tmp_path), claimed) == ([1, 2, 3], 3 * CALLS_PER_STEP + 2 + refused)
+    assert [outcome for outcome, _ in await ends()] == ["stopped", "finished"]
 
 
 async def test_what_a_run_left_is_cancelled_when_another_goes_on_from_its_checkpoint(tmp_path):
