@@ -296,6 +296,14 @@ def test_the_ledger_says_trained_of_the_rows_that_an_update_used(starts: Starts)
         starts.start(steps=5)
 
 
+def test_rows_of_an_update_that_failed_are_not_in_the_ledger_as_trained(starts: Starts) -> None:
+    starts.die(1)  # in the update of step 2
+    parts = starts.ask_store(agl.load_parts)
+    trained = [part for part in parts if any(one.kind == "call" for one in part.trained)]
+    assert {(part.step, part.version, part.generation) for part in trained} == {(1, "1", 1)}
+    assert {part.step for part in parts if part.mode == "train"} == {1}
+
+
 def test_an_update_that_drains_its_list_has_trained_its_rows(starts: Starts) -> None:
     starts.drains = True
     done = starts.start()
