@@ -46,27 +46,23 @@ class Line:
         self.store = agl.InMemoryLightningStore()
         self.gateway = gateway
 
-    @contextlib.asynccontextmanager
-    async def serving(self, agent):
-        """A runner plays ``agent``; gives the gateway, and the id of the resources."""
+    async def collect(self, agent):
+        """A runner plays ``agent``."""
         with self.llm, socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))  # and does not listen
             down = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
             models = [entry("policy", self.llm.url), entry("down", down)]
             proxy = agl.LLMProxy(model_list=models, store=self.store, **self.gateway)
             await proxy.start()
-            resources = await self.store.add_resources({"llm": proxy.as_resource(model="policy")})
+            added = await self.store.add_resources({"llm": proxy.as_resource(model="policy")})
+            collector = Collector(self.store, proxy, agl.TraceToRows(), RolloutConfig())
             async with running(agent, self.store) as task:
-                yield proxy, resources.resources_id
+                collected = await collector.collect(["task"], 3, "train", added.resources_id, {})
                 task.cancel()
                 await asyncio.wait([task])
             await proxy.stop()
         await self.store.close()
-
-    async def collect(self, agent, tasks=("task",), copies=3):
-        async with self.serving(agent) as (proxy, resources_id):
-            collector = Collector(self.store, proxy, agl.TraceToRows(), RolloutConfig())
-            return await collector.collect(list(tasks), copies, "train", resources_id, {})
+        return collected
 
 
 def agent_with(trouble, line):
@@ -373,43 +369,6 @@ def test_a_baseline_without_answers_fails_and_runs_its_tasks_again(swallows, tmp
             run_baseline(agent, llm, **given)
         llm.reply = lambda request: "ok"
         assert run_baseline(agent, llm, **given, resume=True) == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.parametrize("keep", [False, True])
-async def test_an_evaluation_of_a_prompt_is_run_again_and_then_left_out(keep):
-    pytest.importorskip("agl_apo")
-    from agl_apo.evaluate import Candidate, Evaluator, NoScore, Score
-    from agl_apo.journal import StoreJournal
-    from agl_apo.options import PromptOptions
-
-    line = Line()
-    played = []
-
-    @agl.rollout
-    async def agent(task: str, llm: agl.LLM) -> float:
-        played.append(task)
-        if task == "always" or played == ["once"]:
-            await TROUBLES["503"](llm, line.llm)
-        return 0.0
-
-    async with line.serving(agent) as (_, resources_id):
-        policies = {"retries": 1, "infrastructure": "keep" if keep else "retry"}
-        evaluator = Evaluator(
-            StoreJournal(line.store, "run", "apo"),
-            {"search": ["once", "always"], "held_out": []},
-            options=PromptOptions(failures=policies),
-            shuffled=False,
-            resources_ids={"first": resources_id},
-        )
-        first = Candidate("first", {})
-        await evaluator.extend([first], "search", [0])
-        await evaluator.extend([first], "search", [1])
-    kinds = [type(evaluator.outcomes["first", "search"][position]) for position in (0, 1)]
-    if keep:
-        assert (played, kinds) == (["once", "always"], [Score, Score])
-        return
-    assert (played, kinds) == (["once", "once", "always", "always"], [Score, NoScore])
-    assert evaluator.failed(first, "search")[0].why.startswith("infrastructure: the backend")
 
 
 AZURE = {
