@@ -139,13 +139,10 @@ async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: 
                 assert int(part.version) == int(one.model_version) + 1
 
 
-@pytest.mark.parametrize(
-    "kill_at", [pytest.param(2, marks=pytest.mark.nightly), CALLS_PER_STEP + 3]
-)
-async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(tmp_path, kill_at) -> None:
-    """Killed after the evaluation, or after a whole step; rollouts are left open."""
+async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(tmp_path: Path) -> None:
+    """Killed after a whole step; rollouts are left open."""
     options = {"steps": 3, "checkpoints": 3}
-    kill(tmp_path, kill_at=kill_at, **options)
+    kill(tmp_path, kill_at=CALLS_PER_STEP + 3, **options)
     summary = finished(tmp_path, resume_from=str(tmp_path / "run"), **options)
     assert (summary["steps"], read_generation(tmp_path / "run").number) == (3, 2)
     assert steps_of(tmp_path) == [1, 2, 3]
