@@ -18,16 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import agl
-from agl.emitter import reward_attributes
 from agl.errors import StoreError
 
 NUM = 40
 PATIENCE_SECONDS = 60.0
 BROKEN_OFF = json.loads('"half an emoji: \\ud83d"')
 """As a model writes tool arguments that end within a character."""
-
-
-HALF_A_LINK = "agentlightning.link.0.key_match"
 
 
 class Mute(Exception):
@@ -66,11 +62,6 @@ def _span_name() -> None:
 
 def _span(name: str, attributes: Any, **fields: Any) -> list[agl.Span]:
     return [agl.Span.from_attributes(name=name, attributes=attributes, **fields)]
-
-
-def _reward(value: Any) -> list[agl.Span]:
-    attributes = {k: value if v == 0.25 else v for k, v in reward_attributes(0.25).items()}
-    return _span("agl.annotation", attributes)
 
 
 async def _stop_loop_from_thread() -> None:
@@ -173,17 +164,6 @@ POISONS: dict[str, Poison] = {
     ),
     # its process
     "exit": Poison(lambda: os._exit(0), "lost", "died", takes_others=True),
-    # what an algorithm reads
-    "reward that is a text": Poison(lambda: _reward("much"), None, reward=None),
-    "reward that is not a number": Poison(lambda: _reward("NaN"), None, reward=None),
-    "reward that is a list": Poison(lambda: _reward([1.0, 2.0]), None, reward=None),
-    "reward that is infinite": Poison(lambda: _reward(float("inf")), None, reward=None),
-    "reward of 1e308": Poison(lambda: _reward(1e308), None, reward=None),
-    "reward with half a link": Poison(
-        lambda: _span("agl.annotation", {**reward_attributes(0.25), HALF_A_LINK: "a"}),
-        None,
-        reward=None,
-    ),
 }
 """Name -> poison. Nothing of the others may be lost, whatever it is."""
 ONLY_PROCESSES = {"exit", "span over the limit"}
