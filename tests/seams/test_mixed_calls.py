@@ -184,21 +184,3 @@ async def test_agent_that_calls_for_no_rollout_is_warned_and_no_other(address, w
 def test_runner_is_checked_before_anything_starts(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         agl.Trainer(strategy="shm", **options)
-
-
-def test_runner_gets_its_options() -> None:
-    most = now = 0
-
-    @agl.rollout
-    async def agent(task: int) -> None:
-        nonlocal most, now
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.2)
-        now -= 1
-
-    for options in ({"concurrency": 3}, {"runner": {"concurrency": 3, "heartbeat_interval": 9.0}}):
-        most = 0
-        algorithm = agl.Baseline(max_queue_length=10)
-        agl.Trainer(algorithm=algorithm, strategy="shm", **options).fit(agent, list(range(9)))
-        assert most == 3
