@@ -174,6 +174,8 @@ async def test_no_call_is_made_beside_the_record(two: tuple[Two, bool]) -> None:
 
 async def test_only_the_token_for_models_calls_models(two: tuple[Two, bool]) -> None:
     bench, is_open = two
+    if not is_open:
+        assert await bench.call(bench.address(bench.own)) == 401
     for role in ("attempt", "runner", "reader"):
         status = await bench.call(bench.address(bench.own), bench.token(bench.own, role))
         assert status == (401 if not is_open else 429 if role == "reader" else 200)
