@@ -21,11 +21,6 @@ for module in ("torch", "transformers", "openai"):
     pytest.importorskip(module)
 
 SCRIPT = Path(__file__).with_name("seeded_run.py")
-TWO_STEPS: list[dict[str, Any]] = [
-    *({"steps": 2}, {"steps": 2, "algorithm": "ppo", "kl": 1e-3}),
-    *({"steps": 2, "algorithm": name} for name in ("cispo", "gspo", "reinforce++", "rloo")),
-    *({"algorithm": name, "iterations": 2} for name in ("sft", "dpo")),
-]
 TOKENS = (Key.PROMPT_TOKEN_IDS.value, Key.RESPONSE_TOKEN_IDS.value, Key.RESPONSE_LOGPROBS.value)
 
 
@@ -37,12 +32,6 @@ def run(folder: Path, runners: int, **options: object) -> Path:
     ended = python(*command) if runners == 1 else fork_server.run(command, timeout=850.0)
     assert ended.returncode == 0, ended.stderr
     return out
-
-
-def run_all(folder: Path, counts: tuple[int, ...], **options: object) -> list[Path]:
-    """Fresh runs side by side, so that none has the machine for itself."""
-    with ThreadPoolExecutor(len(counts)) as pool:
-        return [*pool.map(lambda count: run(folder, count, **options), counts)]
 
 
 def result(out: Path) -> tuple[list[float], list[list[float]], str]:
@@ -73,42 +62,39 @@ async def asked(out: Path) -> list[dict]:
     ]
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # a step of GRPO trained again: tests/plugins/torch/test_replay.py
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "options",
     [
-        *TWO_STEPS,
+        *({"steps": 2}, {"steps": 2, "algorithm": "ppo", "kl": 1e-3}),
+        *({"steps": 2, "algorithm": name} for name in ("cispo", "gspo", "reinforce++", "rloo")),
         {"steps": 40, "groups_per_step": 8, "epochs": 4},
         {"steps": 4, "server": {"max_batch_size": 1}},
+        *({"algorithm": name, "iterations": 2} for name in ("sft", "dpo")),
     ],
     ids=str,
 )
-def test_deterministic_runs_of_1_2_and_4_runners_are_equal_bit_for_bit(tmp_path, options) -> None:
-    first, *others = run_all(tmp_path, (1, 2, 4), deterministic=True, **options)
+def test_runs_of_1_2_and_4_runners_and_steps_trained_again_are_equal_bit_for_bit(tmp_path, options):
+    options = {"deterministic": True, **options}
+    with ThreadPoolExecutor(3) as pool:  # side by side, so that none has the machine for itself
+        first, *others = pool.map(lambda count: run(tmp_path, count, **options), (1, 2, 4))
     assert len({*result(first)[0]}) > 1
     calls = asyncio.run(asked(first))
     for other in others:
         assert asyncio.run(asked(other)) == calls
         assert result(other) == result(first)
-
-
-@pytest.mark.nightly  # of a run of GRPO: tests/plugins/torch/test_replay.py
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("options", TWO_STEPS, ids=str)
-def test_a_step_trained_again_in_another_process_is_equal_bit_for_bit(tmp_path, options) -> None:
-    out = run(tmp_path, 1, deterministic=True, **options)
-    before = digests(out / "run")
+    before = digests(first / "run")
     for step in (1, 2):
-        arguments = {"algorithm": "grpo", "runners": 1, "deterministic": True, **options}
-        ended = fork_server.run([SCRIPT, out, json.dumps({**arguments, "replay": step})])
+        arguments = {"algorithm": "grpo", "runners": 1, **options, "replay": step}
+        ended = fork_server.run([SCRIPT, first, json.dumps(arguments)])
         assert ended.returncode == 0, ended.stderr
         found = json.loads(ended.stdout)
         assert found["is_exact"]
         same = {one["what"]: one["same"] for one in found["compared"]}
         assert same[f"weights after step {step}"]
         assert set(same.values()) == {True}
-    assert digests(out / "run") == before
+    assert digests(first / "run") == before
 
 
 @pytest.mark.timeout(60)
