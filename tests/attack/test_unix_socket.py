@@ -71,21 +71,13 @@ def test_other_users_do_not_connect(path: str) -> None:
         assert connect() == ""  # so it was the mode that held them
 
 
-def test_what_a_dead_server_left_is_replaced(path: str) -> None:
-    dead = "import socket, sys; socket.socket(1).bind(sys.argv[1])"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", dead, path], check=True, timeout=60)
-    assert os.path.exists(path)
-    with bind(path, 0), socket.socket(socket.AF_UNIX) as client:
-        client.connect(path)
-
-
 def test_one_in_use_is_left_alone(path: str) -> None:
     with bind(path, 0), pytest.raises(ConfigError, match="in use"):
         bind(path, 0)
     assert not os.path.exists(path)
 
 
-def test_of_many_that_start_at_once_one_listens(path: str) -> None:
+def test_of_many_that_replace_what_a_dead_server_left_one_listens(path: str) -> None:
     def start(_: int) -> socket.socket | None:
         try:
             return bind(path, 0)
