@@ -109,13 +109,14 @@ class OwnWords(Script):
 
 def fit(name, services, folder, cases, **adapter) -> dict[str, dict[str, int]]:
     """One run of one iteration; its accounts."""
-    options = {"iterations": 1, "run_dir": str(folder / "run"), "show_progress": False}
+    shared = {"iterations": 1, "run_dir": str(folder / "run"), "show_progress": False}
+    options = {**services[name], **shared}
     if name in SLOW:
         from .table_model import MANY_WORDS, save_model
 
         options["model"] = str(save_model(folder / "model", MANY_WORDS))
         options["python"] = str(fork_server.program(folder / "python"))
-    algorithm = load("agl.algorithms", name)(**services[name], **options)
+    algorithm = load("agl.algorithms", name)(**options)
     adapter = {"type": "chats" if name == "azure-sft" else "rows", **adapter}
     store = agl.InMemoryLightningStore()
     with judge() as server:
