@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import textwrap
 
 import psutil
 import pytest
@@ -243,27 +242,13 @@ def test_runners_and_their_children_end_when_all_above_them_was_killed(scene: Sc
 
 
 def test_store_server_that_dies_ends_the_run(scene: Scene) -> None:
-    (scene.folder / "serve.py").write_text(
-        textwrap.dedent(
-            """
-            import asyncio, agl
-
-            async def main():
-                server = agl.LightningStoreServer(agl.InMemoryLightningStore(), port=0)
-                await server.start()
-                print(server.endpoint, flush=True)
-                await asyncio.sleep(600)
-
-            asyncio.run(main())
-            """
-        )
-    )
     code, results, errors = scene.run(
         """
-        command = [sys.executable, HERE / "serve.py"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        delays = {"retry_delays": (0.1, 0.2)}
-        client = agl.LightningStoreClient(server.stdout.readline().strip(), **delays)
+        command = [sys.executable, "-c", "from agl.cli import main; main()", "store", "--open"]
+        command += ["--backend", "memory", "--port", "0"]
+        server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        address = next(line for line in server.stderr if "agl store:" in line).split()[2]
+        client = agl.LightningStoreClient(address, retry_delays=(0.1, 0.2))
 
         @agl.rollout
         def agent(task: int) -> float:
