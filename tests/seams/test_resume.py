@@ -48,12 +48,6 @@ def steps_of(folder: Path, metric: str = "reward/mean") -> list[int]:
     return [line["step"] for line in lines if metric in line]
 
 
-def finished(folder: Path, **options: object) -> dict:
-    done = run(folder, **options)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads((folder / "run/summary.json").read_text())
-
-
 async def look(folder: Path) -> tuple[Accounts, list[agl.Rollout]]:
     async with opened(folder / "store.db") as store:
         return await Accounts.read(store), list(await store.query_rollouts())
@@ -67,7 +61,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kill_at = 3 * CALLS_PER_STEP + 2 + 2
     options = {"checkpoints": 2, "evaluation": 2}
     kill(folder, kill_at=kill_at, **options)
-    finished(folder, resume_from=str(folder / "run"), **options)
+    done = run(folder, resume_from=str(folder / "run"), **options)
+    assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
@@ -137,26 +132,6 @@ async def test_an_account_says_which_weights_came_out_and_which_sampled(killed: 
         for one in part.trained:
             if one.kind == "call":
                 assert int(part.version) == int(one.model_version) + 1
-
-
-async def test_a_run_without_a_checkpoint_begins_again_as_the_same_run(tmp_path: Path) -> None:
-    """Killed after a whole step; rollouts are left open."""
-    options = {"steps": 3, "checkpoints": 3}
-    kill(tmp_path, kill_at=CALLS_PER_STEP + 3, **options)
-    summary = finished(tmp_path, resume_from=str(tmp_path / "run"), **options)
-    assert (summary["steps"], read_generation(tmp_path / "run").number) == (3, 2)
-    assert steps_of(tmp_path) == [1, 2, 3]
-    accounts, rollouts = await look(tmp_path)
-    assert {r.status for r in rollouts} <= {"succeeded", "cancelled"}
-    dead = Counter(r.status for r in rollouts if r.metadata["generation"] == 1)
-    assert dead["cancelled"] > 0
-    # The runners of the second part answered for none but its own, and for none that was done. The
-    # kill came before the last one of the first part had its answer in the store, or after.
-    claimed = len((tmp_path / "endpoints.txt").read_text().splitlines())
-    assert claimed - (3 * CALLS_PER_STEP + 2) in (0, 1)
-    total = accounts.total["calls", "total"]
-    assert total == summary["calls"]
-    assert total - (3 * CALLS_PER_STEP + 2) in (0, 1)  # a call of a rollout that was cut off
 
 
 async def test_a_budget_that_is_spent_amid_a_step_loses_nothing_of_it(tmp_path: Path) -> None:
