@@ -50,36 +50,6 @@ def test_killed_parent_takes_its_runners_along(scene) -> None:
     assert wait_until(lambda: scene.left() == [])
 
 
-ROLES = """
-    @agl.rollout
-    def agent(task: int) -> float:
-        return task / 2
-
-    agl.Trainer(algorithm=algorithm_of(range(4)), strategy="cs", n_runners=2).fit(agent)
-    """
-
-
-def test_algorithm_and_runner_roles_meet_over_the_network(scene) -> None:
-    script = scene.write(ROLES)
-    environment = {**scene.environment, "AGL_SERVER_PORT": str(free_port())}
-    learns = {**environment, "AGL_CURRENT_ROLE": "algorithm", "AGL_SERVER_HOST": "0.0.0.0"}
-    refused = python(script, env=learns, timeout=250)
-    assert refused.returncode == 1
-    assert "AGL_SERVER_TOKEN" in refused.stderr.splitlines()[-1]
-    token = {"AGL_SERVER_TOKEN": "a long random text"}
-    there = {"AGL_CURRENT_ROLE": "runner", "AGL_SERVER_HOST": "127.0.0.1"}
-    command, quiet = [sys.executable, script], {"stderr": subprocess.DEVNULL}
-    runner = subprocess.Popen(command, env={**environment, **token, **there}, **quiet)
-    try:
-        learner = python(script, env={**learns, **token}, timeout=250)
-        assert learner.returncode == 0, learner.stderr
-        assert learner.stdout.count("succeeded None") == 4
-    finally:
-        runner.terminate()
-        runner.wait(timeout=250)
-    assert wait_until(lambda: scene.left() == [])
-
-
 WITH_GATEWAY = """
     import json
     from urllib.request import Request, urlopen
@@ -108,6 +78,7 @@ WITH_GATEWAY = """
     agl.Trainer(
         algorithm=Calls(),
         strategy="cs",
+        n_runners=2,
         llm_proxy={"model_list": models, "open": bool(os.environ.get("OPEN"))},
     ).fit(agent)
     """
@@ -120,7 +91,7 @@ def role(scene, role: str, llm: EchoLLM, **more: str) -> dict[str, str]:
     return {**scene.environment, **token, **given, **more}
 
 
-def test_gateway_is_where_runners_of_other_machines_reach_the_store(scene) -> None:
+def test_algorithm_and_runner_roles_meet_over_the_network_and_so_does_a_gateway(scene) -> None:
     script, port = scene.write(WITH_GATEWAY), {"AGL_SERVER_PORT": str(free_port())}
     host = {"AGL_SERVER_HOST": "0.0.0.0"}
     with EchoLLM() as llm:
@@ -134,15 +105,20 @@ def test_gateway_is_where_runners_of_other_machines_reach_the_store(scene) -> No
     assert learner.returncode == 0, learner.stderr
     assert learner.stdout.splitlines()[:2] == ["GATEWAY 0.0.0.0", "RESULT succeeded"]
     assert f"ENDPOINT http://{own_address()}:" in output
+    assert wait_until(lambda: scene.left() == [])
 
 
-def test_open_gateway_is_refused_where_other_machines_reach_the_store(scene) -> None:
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [({"OPEN": "yes"}, "leave open out"), ({"AGL_SERVER_TOKEN": ""}, "set AGL_SERVER_TOKEN")],
+)
+def test_what_other_machines_would_reach_without_a_token_is_refused(scene, more, said) -> None:
     with EchoLLM() as llm:
-        more = {"AGL_SERVER_HOST": "0.0.0.0", "AGL_SERVER_PORT": str(free_port()), "OPEN": "yes"}
-        environment = role(scene, "algorithm", llm, **more)
-        refused = python(scene.write(WITH_GATEWAY), env=environment, timeout=250)
+        more = {"AGL_SERVER_HOST": "0.0.0.0", "AGL_SERVER_PORT": str(free_port()), **more}
+        given = {k: v for k, v in role(scene, "algorithm", llm, **more).items() if v}
+        refused = python(scene.write(WITH_GATEWAY), env=given, timeout=250)
     assert refused.returncode == 1
-    assert "leave open out" in refused.stderr.splitlines()[-1]
+    assert said in refused.stderr.splitlines()[-1]
 
 
 def test_runner_may_stay_in_the_main_process(scene) -> None:
