@@ -238,7 +238,11 @@ def need(who: str, package: str, extra: str) -> None:
 
 
 def check_learner(owner: str, options: Any) -> None:
-    """Refuse options that would do nothing beside the others, or need what is not installed."""
+    """Refuse options that would do nothing beside the others, or need what is not installed.
+
+    So is a run in which nothing bounds the weights of tokens that older weights sampled; of a clip
+    that holds nothing there is a warning.
+    """
     if options.schedule.warmup_steps >= options.steps and options.schedule.warmup_steps > 0:
         raise ConfigError(
             f"{owner}: schedule.warmup_steps is {options.schedule.warmup_steps}, and the run has "
@@ -248,15 +252,6 @@ def check_learner(owner: str, options: Any) -> None:
         need(f"{owner}: lora", "peft", "lora")
     if options.optimizer.type == "adamw_8bit":
         need(f"{owner}: optimizer 'adamw_8bit'", "torchao", "8bit")
-    check_clip(options)
-
-
-def check_clip(options: Any) -> None:
-    """Refuse bounds that are too wide, and warn of those that hold nothing.
-
-    Raises:
-        ConfigError: Nothing bounds the weights of tokens that older weights sampled.
-    """
     has_none = options.sampling_correction.type == "none"
     if options.max_staleness and has_none and options.clip.ratio_cap is None:
         raise ConfigError(

@@ -203,20 +203,19 @@ class LocalFineTuning(FineTuning):
         write_whole(partial / STATE / MADE, json.dumps({"model": model, **adapter_of(options)}))
         session = self.session
         lines = await asyncio.to_thread(examples.read_bytes)
-        write_card(
-            partial,
-            base=version,
-            number=number,
-            run={"algorithm": self.name, "id": session.run_id, "folder": str(session.folder)},
-            data={
-                "examples": lines.count(b"\n"),
-                "file": str(examples),
-                "sha256": hashlib.sha256(lines).hexdigest(),
-                **self.about_examples,
-            },
-            training=metrics,
-            options={"engine": self._engine, **asdict(order.options)},
-        )
+        data = {
+            "examples": lines.count(b"\n"),
+            "file": str(examples),
+            "sha256": hashlib.sha256(lines).hexdigest(),
+            **self.about_examples,
+        }
+        tables = {
+            "Run": {"algorithm": self.name, "id": session.run_id, "folder": str(session.folder)},
+            "Data": data,
+            "Training": metrics,
+            "Options": {"engine": self._engine, **asdict(order.options)},
+        }
+        write_card(partial, self.name, version, number, tables)
         return metrics
 
     async def _run_training(self, order: Order, number: int) -> dict[str, Any]:
@@ -264,33 +263,18 @@ def adapter_of(options: TrainingOptions) -> dict[str, Any]:
 
 
 def write_card(
-    folder: Path,
-    *,
-    base: Version,
-    number: int,
-    run: dict[str, Any],
-    data: dict[str, Any],
-    training: dict[str, Any],
-    options: dict[str, Any],
+    folder: Path, algorithm: str, base: Version, number: int, tables: dict[str, dict[str, Any]]
 ) -> None:
-    """Write ``README.md`` as hubs read it.
-
-    Args:
-        base: What it was trained from.
-        run: Algorithm, folder and id of the run.
-        data: What was trained on: counts, rewards, where it lies.
-    """
-    tables = {"Run": run, "Data": data, "Training": training, "Options": options}
+    """Write ``README.md`` as hubs read it; ``base`` is what version ``number`` was trained from."""
     sections = "\n\n".join(f"## {title}\n\n{_table(values)}" for title, values in tables.items())
-    title = f"{run['algorithm']} version {number}"
     text = f"""---
 base_model: {json.dumps(base.ref)}
 library_name: transformers
 pipeline_tag: text-generation
-tags: [agl, {run["algorithm"]}]
+tags: [agl, {algorithm}]
 ---
 
-# {title}
+# {algorithm} version {number}
 
 Made by agl from version {base.number} ({base.ref}), on rollouts of the agent itself.
 

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
-from agl.errors import AlgorithmError, ConfigError, StoppedError
+from agl.errors import AlgorithmError, ConfigError
 from agl.types import LLM, Dataset
 from agl_learning.run.folder import cancel_dead_starts, check_algorithm, hold_run
 from agl_learning.run.start import free_gateway, run_folder
-from agl_runs.options import pick_options
 from agl_verl.configuration import compose, get, read
-from agl_verl.messages import ProcessOptions
 from agl_verl.options import NAME, Options
 
 if TYPE_CHECKING:
@@ -84,14 +82,14 @@ class VERL(Options, Algorithm):
         with hold_run(folder):
             run = self._run = Run(self, self, gateway, config, folder, train_dataset, val_dataset)
             try:
-                await launch(config, pick_options(ProcessOptions, self), run.answer)
+                await launch(config, (self.trainer_cls, self.daemon_cls), run.answer)
             except AlgorithmError as error:
-                raise_if_stopped(run, error)
+                run.raise_if_stopped(error)
                 raise
             finally:
                 self._run = None
                 self.summary = await run.end()
-            raise_if_stopped(run)
+            run.raise_if_stopped()
 
     def ask_to_stop(self) -> bool:
         """End after the step under way, with a checkpoint."""
@@ -99,10 +97,3 @@ class VERL(Options, Algorithm):
         if run is not None:
             run.ask_to_stop()
         return run is not None
-
-
-def raise_if_stopped(run: "Run", error: AlgorithmError | None = None) -> None:
-    """Say of a run that ended before its last step why it did, where that is known."""
-    why = run.why_stopped(error is not None)
-    if why is not None:
-        raise StoppedError(why) from error

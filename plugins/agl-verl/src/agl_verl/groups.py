@@ -15,7 +15,7 @@ from agl_learning.advantages.estimator_option import OF_TOKENS
 from agl_learning.advantages.weighing import Weighed
 from agl_learning.collect.step_metrics import Totals, usable_rows, why_nothing
 from agl_learning.run.folder import Generation
-from agl_records.ledger.ledger import Ledger, save_ledger
+from agl_records.ledger.ledger import Ledger
 from agl_records.training_data import TrainingRow
 from agl_records.types import Advantage, ExclusionReason
 from agl_verl.messages import Advantages, GroupAnswer, GroupRequest, Row, Settle, row_key
@@ -267,18 +267,15 @@ class Groups:
         await self._save(held.collected, held.request.step, trained_in)
 
     async def _save(self, collected: "Collected", step: int, trained_in: int | None = None) -> None:
-        await save_ledger(
+        await self.totals.keep(
             self.store,
-            collected.ledger,
-            collected.rollouts,
+            collected,
             # Not that in which it was asked for: a checkpoint has what was trained up to its step.
             step=step if trained_in is None else trained_in,
             algorithm=NAME,
-            run=self.generation.run,
-            generation=self.generation.number,
+            **self.generation.metadata,
             version=trained_in,  # a step of verl makes the version of its number
         )
-        self.totals.add(collected.rollouts, collected.ledger)
 
 
 def _train(

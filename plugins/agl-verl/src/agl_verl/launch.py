@@ -10,7 +10,6 @@ from typing import Any
 
 from agl.errors import AglError, AlgorithmError
 from agl_verl.link import Handler, open_link, serve
-from agl_verl.messages import ProcessOptions
 from agl_verl.preflight import check_cluster
 
 logger = logging.getLogger("agl.verl")
@@ -20,9 +19,9 @@ class _Starter:
     """What ``run_ppo`` takes for a class of task runners; it is asked for one when Ray is up."""
 
     def __init__(
-        self, config: Any, options: ProcessOptions, on_start: Callable[[Any], None]
+        self, config: Any, classes: tuple[Any, Any], on_start: Callable[[Any], None]
     ) -> None:
-        self._config, self._options, self._on_start = config, options, on_start
+        self._config, self._classes, self._on_start = config, classes, on_start
         self._actor_options: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._stopped = False
@@ -59,13 +58,15 @@ class _Starter:
         self._on_start(link)
         # As `run_ppo` calls it: `runner.run.remote(config)`.
         run = SimpleNamespace(
-            remote=lambda config: self._actor.run.remote(config, link, self._options)
+            remote=lambda config: self._actor.run.remote(config, link, *self._classes)
         )
         return SimpleNamespace(run=run)
 
 
-async def launch(config: Any, options: ProcessOptions, handler: Handler) -> None:
+async def launch(config: Any, classes: tuple[Any, Any], handler: Handler) -> None:
     """Run verl to the end, answering its questions meanwhile.
+
+    ``classes`` are the options ``trainer_cls`` and ``daemon_cls``.
 
     Raises:
         ConfigError: The cluster is too small.
@@ -80,7 +81,7 @@ async def launch(config: Any, options: ProcessOptions, handler: Handler) -> None
     def on_start(link: Any) -> None:
         loop.call_soon_threadsafe(started.set_result, link)
 
-    starter = _Starter(config, options, on_start)
+    starter = _Starter(config, classes, on_start)
     running = asyncio.ensure_future(asyncio.to_thread(_run, config, starter))
     serving: asyncio.Task[None] | None = None
     try:

@@ -5,17 +5,8 @@ process has store, gateway and adapter, runs the group, and answers with rows of
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from agl_verl.rows import RowNotes
-
-
-@dataclass(frozen=True)
-class ProcessOptions:
-    """What of ``Options`` verl's process gets."""
-
-    trainer_cls: Any = None
-    daemon_cls: Any = None
 
 
 @dataclass(frozen=True)

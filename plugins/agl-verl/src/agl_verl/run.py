@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, StoppedError
 from agl.types import Dataset
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.step_metrics import Totals
@@ -157,13 +157,14 @@ class Run:
         )
         self._is_asked_to_stop = True
 
-    def why_stopped(self, failed: bool) -> str | None:
-        """Why verl ended before its last step, or failed; None where nothing stopped it."""
+    def raise_if_stopped(self, error: AlgorithmError | None = None) -> None:
+        """Say why verl ended before its last step, or failed, where something stopped it."""
         where = f"after step {self._last_step}; its newest checkpoint is of step"
         where = f"{where} {self._latest_checkpoint()}"
-        if failed and self.algorithm.is_budget_spent():
-            return f"the budget of the run is spent, {where}"
-        return f"as it was asked to, {where}" if self._stops and not failed else None
+        if error is not None and self.algorithm.is_budget_spent():
+            raise StoppedError(f"the budget of the run is spent, {where}") from error
+        if error is None and self._stops:
+            raise StoppedError(f"as it was asked to, {where}")
 
     async def end(self) -> dict[str, Any]:
         """Account for the rest, write the summary, and leave the gateway as it was."""

@@ -7,14 +7,12 @@ from typing import Any
 
 import ray
 
-from agl_verl.messages import ProcessOptions
-
 
 @ray.remote(num_cpus=1)
 class AglTaskRunner:
     """The Ray actor that ``run_ppo`` starts; ``run`` returns when training has ended."""
 
-    def run(self, config: Any, link: Any, options: ProcessOptions) -> None:
+    def run(self, config: Any, link: Any, trainer_cls: Any, daemon_cls: Any) -> None:
         """Train to the end; ``link`` is the handle of the ``Link`` to the algorithm.
 
         Raises:
@@ -36,11 +34,9 @@ class AglTaskRunner:
         manager: Any = None
         succeeded = False
         try:
-            trainer = trainer_class(config, options.trainer_cls)(config=config)
+            trainer = trainer_class(config, trainer_cls)(config=config)
             trainer.init()
-            manager_cls: Any = load_class(
-                options.daemon_cls or AglManager, AglManager, "daemon_cls"
-            )
+            manager_cls: Any = load_class(daemon_cls or AglManager, AglManager, "daemon_cls")
             manager = manager_cls.create(
                 config=config,
                 llm_client=trainer.get_llm_client(),

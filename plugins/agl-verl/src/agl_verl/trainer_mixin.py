@@ -107,7 +107,7 @@ def estimate(
 
     inputs = Inputs(
         rollouts,
-        outcomes_N=scores_BL.sum(-1)[rollouts.last_rows_N],
+        outcomes_N=scores_BL.sum(-1)[[rows[-1] for rows in rollouts.rows]],
         penalties_NT=rollouts.pack(token_level_rewards.float() - scores_BL),
         gamma=config.get("gamma", 1.0),
         lam=config.get("lam", 1.0),

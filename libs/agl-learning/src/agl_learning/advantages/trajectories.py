@@ -51,11 +51,6 @@ class Trajectories:
         """Sampled tokens per rollout."""
         return self.mask_NT.sum(-1)
 
-    @property
-    def last_rows_N(self) -> Tensor:
-        """The last row of each rollout."""
-        return torch.tensor([rows[-1] for rows in self.rows], dtype=torch.long)
-
     def pack(self, values_BL: Tensor) -> Tensor:
         """Values of rows' tokens as values of rollouts' tokens, float, 0 where there is none."""
         picked_NT = values_BL[self.row_NT, self.token_NT].float()

@@ -13,7 +13,7 @@ from agl_learning.collect.failure_bias import failure_metrics
 from agl_learning.collect.prompt_checks import prompt_metrics
 from agl_learning.collect.results import Collected, Ended
 from agl_records.ledger.documents import each_part
-from agl_records.ledger.ledger import Ledger
+from agl_records.ledger.ledger import Ledger, save_ledger
 from agl_records.training_data import TrainedModel, TrainingRow
 from agl_records.types import OF_OTHERS, ExclusionReason
 
@@ -81,6 +81,11 @@ class Totals:
             ids = [part.rollout_id for part in page]
             totals.add(await store.query_rollouts(rollout_id_in=ids), Ledger.of_parts(page))
         return totals
+
+    async def keep(self, store: LightningStore, collected: Collected, **about: Any) -> None:
+        """Keep the ledger of a collection, which ``save_ledger`` is told ``about``, and add it."""
+        await save_ledger(store, collected.ledger, collected.rollouts, **about)
+        self.add(collected.rollouts, collected.ledger)
 
     def add(self, rollouts: Sequence[Rollout], ledger: Ledger) -> None:
         """Add what was collected; the ledger is that of these rollouts, and complete."""

@@ -68,11 +68,8 @@ class Report:
         self._estimator_of = getattr(self.algorithm, "estimator_of", str)
         self._diagnostics = Diagnostics(self.steps, self._estimator_of)
         self._is_frozen = False
-        given, texts = (
-            (self.name, self.steps, self.done),
-            {"reward": "reward   -  ", "held_out": ""},
-        )
-        self.bar = Bar(*given, shows=self.show_progress, **texts)
+        texts = {"reward": "reward   -  ", "held_out": ""}
+        self.bar = Bar(self.name, self.steps, self.done, shows=self.show_progress, **texts)
 
     def go_back(
         self, step: int, evaluated: bool, noted: Iterable[Mapping[str, Any]] = ()

@@ -18,7 +18,6 @@ from agl_learning.reports.report import Report
 from agl_learning.run.checkpoint import Progress
 from agl_learning.run.folder import Generation
 from agl_learning.run.records import Records
-from agl_records.ledger.ledger import save_ledger
 from agl_runs.secrets import redact
 
 logger = logging.getLogger("agl.learning")
@@ -143,17 +142,8 @@ class Session:
 
     async def keep(self, collected: Collected, step: int, version: int) -> None:
         """Keep the ledger of a collection; ``version`` came out of it, or was evaluated."""
-        await save_ledger(
-            self.store,
-            collected.ledger,
-            collected.rollouts,
-            step=step,
-            algorithm=self.algorithm,
-            run=self.run_id,
-            generation=self.generation.number,
-            version=version,
-        )
-        self.totals.add(collected.rollouts, collected.ledger)
+        about = {"algorithm": self.algorithm, **self.generation.metadata}
+        await self.totals.keep(self.store, collected, step=step, version=version, **about)
 
 
 def _check_same(state: Any, back: Any) -> None:
