@@ -2,7 +2,7 @@
 
 A run is a function of its options, its datasets, its random seed, the answers of the models and
 the rewards. Rewards are rollouts with durable keys; everything else that cost something or was
-decided is an entry: a document with the question and the answer. Running again reads instead of
+decided is an entry: a document with its name and the answer. Running again reads instead of
 asking.
 """
 
@@ -84,7 +84,7 @@ class StoreJournal:
         return self.key(name).replace("/", "-")
 
     async def once(
-        self, kind: str, name: str, question: Any, ask: Callable[[], Awaitable[dict[str, Any]]]
+        self, kind: str, name: str, ask: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         """The recorded answer, or that of ``ask``, which is recorded.
 
@@ -93,8 +93,8 @@ class StoreJournal:
         key = self.key(kind, name)
         for answer in await self._recorded(key):
             return answer
-        entry = {**self._about, "kind": kind, "name": name, "question": question}
-        entry |= {"answer": await ask(), "time": time.time(), RUN_ID: self.run_id}
+        entry = {**self._about, "kind": kind, "name": name, RUN_ID: self.run_id}
+        entry |= {"answer": await ask(), "time": time.time()}
         try:
             await self.store.put_documents(
                 [Document(kind=PromptRuns.ENTRIES, key=key, body=entry, expect=0)]
@@ -113,7 +113,7 @@ class StoreJournal:
         async def given() -> dict[str, Any]:
             return value
 
-        return await self.once(kind, name, None, given)
+        return await self.once(kind, name, given)
 
     async def begin(self, options: dict[str, Any]) -> None:
         """Record what the run depends on, or compare it with what was recorded.

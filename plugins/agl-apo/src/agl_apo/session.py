@@ -125,7 +125,7 @@ class SearchSession:
 
     async def ask(self, kind: str, name: str, ask: Callable[[], Awaitable[dict[str, Any]]]) -> str:
         """The text of a model's answer, asked for once, and counted."""
-        answer = await self.journal.once(kind, name, None, ask)
+        answer = await self.journal.once(kind, name, ask)
         self.model_calls += 1
         self.tokens += answer["tokens"]
         return answer["text"]

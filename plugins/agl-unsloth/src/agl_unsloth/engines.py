@@ -80,8 +80,7 @@ async def _libraries(interpreter: str) -> dict[str, bool]:
     code, out, error = await _run(interpreter, _LOOK)
     if code != 0:
         raise ConfigError(f"python {interpreter!r} cannot be run: {error}")
-    found: dict[str, bool] = json.loads(out.splitlines()[-1])
-    return found
+    return json.loads(out.splitlines()[-1])
 
 
 async def _run(interpreter: str, program: str) -> tuple[int, str, str]:

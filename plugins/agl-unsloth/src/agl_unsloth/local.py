@@ -234,9 +234,7 @@ class LocalFineTuning(FineTuning):
                 f"training of version {number} ended with exit code {code}{hint}; version "
                 f"{number - 1} is whole. The end of {log}:\n{tail(log)}"
             )
-        result = Path(order.out) / RESULT
-        metrics: dict[str, Any] = json.loads(result.read_text())
-        return metrics
+        return json.loads((Path(order.out) / RESULT).read_text())
 
 
 def begin_from(version: Version, options: TrainingOptions) -> tuple[str, str | None]:

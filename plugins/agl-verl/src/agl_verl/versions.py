@@ -32,15 +32,12 @@ WANTED = {
 without asking for them."""
 
 
-def installed(names: Iterable[str] = tuple(WANTED)) -> dict[str, str | None]:
-    """The installed version of each package, None where there is none; imports nothing."""
-    found: dict[str, str | None] = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
+def _installed(name: str) -> str | None:
+    """The installed version of a package, None where there is none; imports nothing."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def check_versions(found: dict[str, str | None] | None = None) -> None:
@@ -53,7 +50,7 @@ def check_versions(found: dict[str, str | None] | None = None) -> None:
         ConfigError: Packages are missing or of versions that do not fit; all are named, with what
             was wanted and what to run.
     """
-    found = installed() if found is None else found
+    found = {name: _installed(name) for name in WANTED} if found is None else found
     problems = [
         f"{name} {have or 'is not installed'}, wanted {wanted or 'any version'}"
         for name, wanted in WANTED.items()
@@ -90,7 +87,7 @@ def conflicts(names: Iterable[str] = tuple(WANTED)) -> list[str]:
             marker = needed.marker
             if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
                 continue
-            have = installed((needed.name,))[needed.name]
+            have = _installed(needed.name)
             if not _fits(have, str(needed.specifier)):
                 found.append(
                     f"{package.name} {package.version} needs {needed.name}{needed.specifier}, and "

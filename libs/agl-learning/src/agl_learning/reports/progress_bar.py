@@ -14,25 +14,18 @@ class Bar:
     def __init__(
         self, name: str, total: int | None, done: int = 0, *, shows: bool = True, **shown: str
     ) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress
 
         console = stderr_console()
         self.is_seen = shows and console.is_terminal
         """Whether there is a terminal that shows it."""
-        self._progress: Any = Progress(
-            TextColumn(f"[bold]{name}[/]"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            *(TextColumn(f"{{task.fields[{field}]}}") for field in shown),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self._progress: Any = progress.Progress(
+            progress.TextColumn(f"[bold]{name}[/]"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            *(progress.TextColumn(f"{{task.fields[{field}]}}") for field in shown),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=console,
             disable=not self.is_seen,
         )
