@@ -99,15 +99,14 @@ class Groups:
         if request.validate:
             return await self._validation(request, collected)
         held, rows = self._rows(request, collected)
-        failed = collected.num_failed
         if not rows:
             dropped = why_nothing(collected)
             logger.warning("task %d: its group is dropped: %s", request.index, dropped)
             await self._close(held, "unused_group", f"its group was dropped: {dropped}")
             self._record.dropped.append(collected)
-            return GroupAnswer([], failed, dropped)
+            return GroupAnswer([], dropped)
         self._held[request.uid] = held
-        return GroupAnswer(rows, failed)
+        return GroupAnswer(rows)
 
     def weighed(self, advantages: Advantages) -> list[Weighed]:
         """The rows that have advantages, with those of their calls."""
@@ -256,7 +255,7 @@ class Groups:
         await self._save(collected, request.step)
         self._record.validations.append(collected)
         dropped = "" if rows else why_nothing(collected)
-        return GroupAnswer(rows, collected.num_failed, dropped)
+        return GroupAnswer(rows, dropped)
 
     async def _close(
         self, held: _Held, reason: ExclusionReason, detail: str, trained_in: int | None = None

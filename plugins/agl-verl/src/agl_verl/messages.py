@@ -67,8 +67,6 @@ class GroupAnswer:
     """What came of a group."""
 
     rows: list[Row]
-    failed: int
-    """Copies that did not succeed."""
     dropped: str = ""
     """Why the group has no rows that verl may train, in words; empty when it has."""
 
