@@ -371,16 +371,18 @@ async def test_hooks_see_verls_steps_and_each_checkpoint_once(tmp_path):
     assert told == [seven, eight, ("checkpoint", 8, tmp_path / "global_step_8"), nine]
 
 
-async def test_the_folder_of_another_algorithms_run_is_refused_and_left_as_it_is(tmp_path):
+@pytest.mark.parametrize("other", ["grpo", None])
+async def test_the_folder_of_another_run_is_refused_and_left_as_it_is(tmp_path, other):
     store, algorithm = agl.InMemoryLightningStore(), agl.VERL({})
     algorithm.set_context(RunContext(store=store, gateway=agl.LLMProxy(), folder=tmp_path))
-    other = begin_generation(tmp_path, algorithm="grpo")
+    begun = other and begin_generation(tmp_path, algorithm=other)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "generation": 1}\n')
-    left = await store.enqueue_rollout("task", metadata=other.metadata)
+    left = await store.enqueue_rollout("task", metadata=begun.metadata if begun else None)
+    said = "holds a run of 'grpo', and this is 'verl'" if begun else "and no run.json that says"
     for start in (algorithm.clear_leftovers(store), algorithm.run(TASKS)):
-        with pytest.raises(ConfigError, match="holds a run of 'grpo', and this is 'verl'"):
+        with pytest.raises(ConfigError, match=said):
             await start
-    assert read_generation(tmp_path) == other
+    assert read_generation(tmp_path) == begun
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "generation": 1}\n'
     assert (await store.get_rollout_by_id(left.rollout_id)).status == "queuing"
 

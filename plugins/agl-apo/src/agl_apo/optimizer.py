@@ -18,7 +18,7 @@ from agl_apo.templates import BrokenTemplateError, placeholders
 from agl_learning.collect.task_order import digest
 from agl_learning.reports.progress_bar import Bar
 from agl_learning.reports.report import Report
-from agl_learning.run.folder import begin_generation, check_algorithm, hold_run, read_generation
+from agl_learning.run.folder import begin_generation, check_own, hold_run
 from agl_learning.run.start import run_folder
 from agl_views.runs.prompt_runs import PromptRuns
 
@@ -132,13 +132,8 @@ class PromptOptimizer(PromptOptions, Algorithm):
         resources = dict(self.get_initial_resources() or {})
         templates = find_targets(self, resources)
         folder = run_folder(self, self.run_dir)
-        check_algorithm(folder, self.name)
         with hold_run(folder):
-            if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
-                raise ConfigError(
-                    f"{self.name}: {str(folder)!r} has a metrics.jsonl of somebody else. Give "
-                    "another run_dir"
-                )
+            check_own(folder, self.name)
             run = self.get_run()
             journal = StoreJournal(self.get_store(), self.run_name, self.name, run and run[0])
             texts = {name: template.template for name, template in templates.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agl.algorithm.base import Algorithm
 from agl.errors import AlgorithmError, ConfigError
 from agl.types import LLM, Dataset
-from agl_learning.run.folder import cancel_dead_starts, check_algorithm, hold_run
+from agl_learning.run.folder import cancel_dead_starts, check_own, hold_run
 from agl_learning.run.start import free_gateway, run_folder
 from agl_verl.configuration import compose, get, read
 from agl_verl.options import NAME, Options
@@ -48,7 +48,7 @@ class VERL(Options, Algorithm):
         folder = self.run_dir or self.get_run_folder()
         if folder is None:
             return  # a folder of its own, which is made now
-        check_algorithm(folder, NAME)
+        check_own(folder, NAME)
         path = get(read(self.config), "trainer.resume_from_path")
         homes = [Path(path).parent.parent] if isinstance(path, str) else []
         await cancel_dead_starts(store, folder, *homes)
@@ -76,7 +76,7 @@ class VERL(Options, Algorithm):
         from agl_verl.run import Run, verl_config
 
         folder = run_folder(self, self.run_dir)
-        check_algorithm(folder, NAME)
+        check_own(folder, NAME)
         check_environment()
         config = verl_config(compose(self.config), folder, train_dataset, val_dataset)
         with hold_run(folder):

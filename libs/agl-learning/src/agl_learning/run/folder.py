@@ -138,6 +138,20 @@ def check_algorithm(folder: str | os.PathLike[str], algorithm: str) -> None:
         )
 
 
+def check_own(folder: str | os.PathLike[str], algorithm: str) -> None:
+    """Refuse the same, and metrics that no file says the run of: a new run would empty them.
+
+    Raises:
+        ConfigError: It has one of the two.
+    """
+    check_algorithm(folder, algorithm)
+    if read_generation(folder) is None and os.path.exists(os.path.join(folder, "metrics.jsonl")):
+        raise ConfigError(
+            f"{os.fspath(folder)!r} holds metrics.jsonl, and no {FILE} that says of which run. Put "
+            "that back from a copy, or give another run_dir"
+        )
+
+
 async def cancel_dead_starts(
     store: LightningStore, folder: str | os.PathLike[str], *others: str | os.PathLike[str]
 ) -> None:

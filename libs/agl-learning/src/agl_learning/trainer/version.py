@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError
 from agl.types import Dataset
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
 from agl_learning.run.checkpoint import Progress, whole_checkpoints
-from agl_learning.run.folder import check_algorithm, read_generation
+from agl_learning.run.folder import check_own
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.learned import Learned, only_finite
@@ -33,7 +33,6 @@ from agl_learning.trainer.source import InStep, Runners
 from agl_models.versions import Version
 from agl_records.types import ExclusionReason
 from agl_runs.files import write_whole
-from agl_runs.folders import FILE
 from agl_runs.options import Count
 
 logger = logging.getLogger("agl.learning")
@@ -149,12 +148,7 @@ class FineTuning(Training):
         self.gateway()
         folder = run_folder(self, self.run_dir)
         mend_generation(folder)
-        check_algorithm(folder, self.name)
-        if read_generation(folder) is None and (folder / "metrics.jsonl").exists():
-            raise ConfigError(
-                f"{self.title}: {str(folder)!r} holds metrics.jsonl, and no {FILE} that says of "
-                "which run. Put that back from a copy, or give another run_dir"
-            )
+        check_own(folder, self.name)
         self.check_folder(folder)
         usable = (one for one in whole_checkpoints(folder) if self.is_usable(one))
         newest = next(usable, None)
