@@ -79,6 +79,16 @@ def test_run_is_refused_while_another_one_lives_whose_rollouts_its_runners_would
     assert [now[one] for one in ids] == ["cancelled", "cancelled", "cancelled", "succeeded"]
 
 
+def test_a_run_killed_before_its_folder_had_its_id_keeps_no_other_out_of_that_folder(store):
+    folder = folders.default_folder("out")
+    about: dict[str, Any] = {"host": platform.node(), "algorithm": "toy", "folder": str(folder)}
+    asyncio.run(begin_run(store, agl.RunStart(run_id="a", pid=os.getppid(), **about)))
+    with folders.hold_folder(folder), pytest.raises(ConfigError, match="in the same store"):
+        fit(store, run="b")
+    fit(store, run_dir=folder)
+    assert [run.status for run in runs_of(store)] == ["died", "finished"]
+
+
 @pytest.mark.parametrize("given", [{}, {"run": "a"}])
 def test_a_run_whose_end_the_store_missed_keeps_no_other_out_of_its_process(
     store, monkeypatch, given

@@ -75,8 +75,8 @@ def known_run(folder: Path) -> tuple[str, int] | None:
 
 
 @contextlib.contextmanager
-def hold_folder(folder: Path, lock_name: str = LOCK) -> Generator[None]:
-    """A block in which no other process uses the run in a folder.
+def hold_folder(folder: Path, lock_name: str = LOCK) -> Generator[bool]:
+    """A block in which no other process uses the run in a folder; False where none can be locked.
 
     The system ends it when the process dies. A process forked from this one does not hold the run.
 
@@ -98,10 +98,10 @@ def hold_folder(folder: Path, lock_name: str = LOCK) -> Generator[None]:
         ) from None
     except OSError as error:  # a file system without locks; ``is_alive`` goes by the process, then
         logger.warning("cannot lock %s (%s): nothing keeps a second process out", folder, error)
-        yield
+        yield False
         return
     try:
-        yield
+        yield True
     finally:
         lock.release()
         with contextlib.suppress(OSError):

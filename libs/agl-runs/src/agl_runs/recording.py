@@ -202,14 +202,16 @@ class RunRecorder(Recorder):
         is_named = request.run_id is not None or request.folder is not None
         unknown = [] if now.before is None else _check_ended(now.before)
         is_made = request.makes_folder or now.place.is_dir()
-        with folders.hold_folder(now.place) if is_named and is_made else nullcontext():
+        holding = folders.hold_folder(now.place) if is_named and is_made else nullcontext()
+        with holding as has_lock:
+            held = now.place if has_lock else None
             about = describe_run(agent, algorithm, datasets, request.config)
-            _ask(store, lambda: check_alone(store, now.run_id))
+            _ask(store, lambda: check_alone(store, now.run_id, held))
             key = _begin(now, request, store, algorithm, about, unknown)
             error: BaseException | None = None
             try:
                 # Another one may have begun in this moment.
-                _ask(store, lambda: check_alone(store, now.run_id))
+                _ask(store, lambda: check_alone(store, now.run_id, held))
                 yield now
             except BaseException as raised:
                 error = raised

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from agl.errors import ConfigError, InvalidTransitionError, ReplacedError
@@ -12,7 +13,7 @@ from agl.store.queries import PAGE
 from agl.store.rules import OPEN
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure, Rollout
 from agl_runs.folders import is_alive
-from agl_runs.store import fence_of, query_runs
+from agl_runs.store import end_run, fence_of, query_runs
 
 LEFT_OVER: Final = Failure(
     boundary="cancelled", type="left_over", message="the start of the run that it was of is over"
@@ -57,15 +58,22 @@ class RunStore(StandInStore):
             FENCE.reset(token)
 
 
-async def check_alone(store: LightningStore, run_id: str) -> None:
+async def check_alone(store: LightningStore, run_id: str, held: Path | None) -> None:
     """Refuse a run while another one runs in its store.
+
+    ``held`` is the folder whose lock this process has: another run in it, which was killed before
+    it could write its id there, has died.
 
     Raises:
         ConfigError: One does, as far as this machine can tell.
     """
     for run in await query_runs(store):
-        if run.run_id != run_id and is_alive(run):
-            last = run.generations[-1]
+        if run.run_id == run_id or run.status != "running" or not run.generations:
+            continue
+        last = run.generations[-1]
+        if held is not None and run.folder == str(held):
+            await end_run(store, run.run_id, last.number, "died")
+        elif is_alive(run):
             raise ConfigError(
                 f"run {run.run_id!r} is running in the same store (process {last.pid} on "
                 f"{last.host}): the runners of one would run the rollouts of the other, with the "
@@ -84,12 +92,11 @@ async def cancel_leftovers(store: LightningStore, *run_ids: str) -> None:
     """
     if not run_ids:
         return
-    of_one: dict[str, Any] = {"run": run_ids[0]} if len(run_ids) == 1 else {}
-    over = {*run_ids}
-    after, status_in = None, ["queuing", "requeuing", "preparing", "running"]
-    while page := await store.query_rollouts(
-        status_in=status_in, after=after, limit=PAGE, **of_one
-    ):
+    left: dict[str, Any] = {"status_in": ["queuing", "requeuing", "preparing", "running"]}
+    if len(run_ids) == 1:
+        left["run"] = run_ids[0]
+    over, after = {*run_ids}, None
+    while page := await store.query_rollouts(after=after, limit=PAGE, **left):
         for rollout in page:
             if (rollout.metadata or {}).get("run") in over:
                 await _cancel(store, rollout)

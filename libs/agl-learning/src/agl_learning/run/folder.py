@@ -65,7 +65,7 @@ class Generation:
         return [*self.earlier, *([] if is_same else [(self.number, {**self.shape, "others": {}})])]
 
 
-def hold_run(folder: str | os.PathLike[str]) -> AbstractContextManager[None]:
+def hold_run(folder: str | os.PathLike[str]) -> AbstractContextManager[bool]:
     """A block in which no other process uses the run in a folder; see ``hold_folder``."""
     return hold_folder(Path(folder), LOCK)
 
