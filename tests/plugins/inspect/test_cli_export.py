@@ -2,9 +2,9 @@
 
 import contextlib
 import json
-import re
 import math
 import os
+import re
 import sqlite3
 import time
 from pathlib import Path
