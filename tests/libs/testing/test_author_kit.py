@@ -239,6 +239,7 @@ def test_check_says_what_it_could_not_test(agl, install):
         "tracer 'gone': 'it loads' is broken: tracer 'gone' (plugin 'agl-mine') does not load: "
         in (shown.out)
     )
+    assert agl("plugins", "check", "needs").code == 1  # nothing was tried
     assert agl("plugins", "check", "needs", "path=x").code == 0
     misspelt = agl("plugins", "check", "needs", "path=x", "kep=2")
     assert "'it loads' is broken: kep: unknown key. Known: path" in misspelt.out
@@ -251,7 +252,8 @@ def test_check_tests_nothing_whose_extra_is_missing(agl, install):
     points = {"agl.adapters": {"mine": "mine_mod:Mine"}}
     needs = {"requires": ['nonesuch>=2; extra == "backend"'], "extras": ["backend"]}
     install("agl-mine", {"mine_mod.py": CHANGES_SPANS}, points, **needs)
-    shown = succeeds(agl, "plugins", "check", "mine")
+    shown = agl("plugins", "check", "mine")
+    assert shown.code == 1
     assert "skipped: needs nonesuch>=2; there is none. Run: " in shown.out
 
 

@@ -52,8 +52,8 @@ def _python_of(file: ConfigFile, side: str, folder: str) -> Path:
     if tried.returncode:
         why = tried.stderr.strip().rpartition("\n")[2]
         raise ConfigError(
-            f"{where}: {folder!r} cannot run agl ({why}). Install agl-runs, agl-server and what "
-            f"the {side} needs there, with {python} -m pip install"
+            f"{where}: {folder!r} cannot run agl ({why}). In a clone of agl, have it install what "
+            f"the {side} needs: {python} install.py agl-runs agl-server ..."
         )
     return python
 

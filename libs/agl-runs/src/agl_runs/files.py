@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from agl.errors import ConfigError
+
 
 def make_private_folder(folder: Path) -> None:
     """Make a folder, and the missing ones above it, for this user alone.
@@ -10,11 +12,18 @@ def make_private_folder(folder: Path) -> None:
     One that is there stays as it is: whoever made it may have opened it to others.
 
     Raises:
+        ConfigError: This user may not make it.
         OSError: It cannot be made.
     """
     if not folder.is_dir():
         make_private_folder(folder.parent)
-        folder.mkdir(0o700, exist_ok=True)
+        try:
+            folder.mkdir(0o700, exist_ok=True)
+        except PermissionError as error:
+            raise ConfigError(
+                f"{str(folder)!r}: this folder cannot be made ({error.strerror}). Work in a folder "
+                "that you may write, or give another one (run_dir)"
+            ) from error
 
 
 def write_whole(path: Path, text: str) -> None:

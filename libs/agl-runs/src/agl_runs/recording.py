@@ -278,8 +278,8 @@ def _find(request: RunRequest, store: LightningStore) -> RecordedStart:
     folder = folder or folders.default_folder(run_id)
     if named and not request.resume and before is not None:
         raise ConfigError(
-            f"run {run_id!r} is in the store already ({folders.shown_status(before)}). Go on with "
-            "it with resume=True, or give another id"
+            f"run {run_id!r} is in the store already ({folders.shown_status(before)}). Look at it: "
+            f"agl runs show {run_id}. Go on with it with resume=True, or give another run"
         )
     if known is not None and known[0] != run_id:
         raise ConfigError(

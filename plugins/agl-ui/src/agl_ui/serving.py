@@ -48,7 +48,7 @@ class Keyed:
         if not is_new:
             text = (
                 "This page needs its key: open the full address that agl ui printed when it "
-                "started, with ?key= in it."
+                "started, with ?key= in it, and take its cookie."
             )
             return await send_whole(send, 401, text.encode(), _TEXT, *_HEADERS)
         others = urlencode([pair for pair in pairs if pair[0] != "key"])
