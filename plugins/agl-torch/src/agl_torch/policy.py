@@ -125,7 +125,7 @@ class PolicyTraining(OnlineTraining):
         for option in options:
             if hint := explain(cls, option):
                 raise UnknownArgumentError(f"{cls.__name__}: unknown option {option!r}.{hint}")
-        return super().__new__(cls)
+        return super().__new__(cls, *arguments, **options)
 
     @classmethod
     def explain_option(cls, option: str, _: object = None) -> str:

@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import Gateway
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError, ConfigError, UnknownArgumentError
 from agl.store.base import LightningStore
 from agl.types import LLM, Dataset, RolloutConfig
+from agl.utils.text import did_you_mean
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.task_order import Tasks, plan_order
@@ -109,6 +110,15 @@ class Training(Algorithm):
     credit: Credit = None
     failures: Failures = Failures()
     show_progress: bool = True
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuse options that the class does not have, with the nearest that it has."""
+        known = inspect.signature(cls.__init__).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        for name in () if takes_any else options.keys() - known:
+            hint = did_you_mean(name, known)
+            raise UnknownArgumentError(f"{cls.__name__}: unknown option {name!r}.{hint}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_options(self.title, self)
