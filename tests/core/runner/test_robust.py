@@ -183,6 +183,26 @@ def test_runner_without_file_descriptors_fails_the_attempt_and_does_not_hang(on_
         assert "works queuing None" in lines
 
 
+async def test_agent_that_ends_before_its_cancellation_arrives_costs_no_other(
+    run_all, memory_store, monkeypatch
+):
+    is_stopped = asyncio.Event()
+    # In the agents' loop, which gets to it only later.
+    monkeypatch.setattr("agl.runner.agent_call.AgentCall._cancel_task", lambda _: is_stopped.set())
+
+    async def agent(task: str, rollout: agl.Rollout) -> float:
+        if task == "deleted":
+            await memory_store.delete_rollouts([rollout.rollout_id])
+            await is_stopped.wait()
+        else:
+            await asyncio.sleep(2)
+        return 1.0
+
+    tasks = ["deleted", "sibling"]
+    left = await run_all(agent, memory_store, tasks, concurrency=2, heartbeat_interval=0.1)
+    assert [(one.input, one.status) for one in left] == [("sibling", "succeeded")]
+
+
 @pytest.mark.parametrize("then", ["returns", "emits", "waits"])
 async def test_deleting_a_rollout_under_way_drops_it_and_nothing_else(
     then, run_all, memory_store, caplog, monkeypatch

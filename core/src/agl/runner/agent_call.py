@@ -220,14 +220,14 @@ class AgentCall:
             self._loop.call_soon_threadsafe(_resolve, self._ended, outcome)
 
     async def _cancel(self) -> None:
-        """Cancel the coroutine; give its loop up if the loop does not get to that."""
+        """Cancel the coroutine; give its loop up if the loop gets neither to that nor to its end."""
         if self._shared is None:
             self._cancel_task()
         else:
             with contextlib.suppress(RuntimeError):  # it is closed
                 self._shared.loop.call_soon_threadsafe(self._cancel_task)
         await asyncio.wait([self._ended], timeout=self._cancel_seconds or CANCEL_SECONDS)
-        if self._shared is not None and not self._cancel_arrived:
+        if self._shared is not None and not (self._cancel_arrived or self._ended.done()):
             self._shared.give_up()
 
     def _cancel_task(self) -> None:
