@@ -220,7 +220,7 @@ class AgentCall:
             self._loop.call_soon_threadsafe(_resolve, self._ended, outcome)
 
     async def _cancel(self) -> None:
-        """Cancel the coroutine; give its loop up if the loop gets neither to that nor to its end."""
+        """Cancel the coroutine; give its loop up if the loop comes neither to that nor its end."""
         if self._shared is None:
             self._cancel_task()
         else:
