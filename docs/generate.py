@@ -64,7 +64,9 @@ def public_names() -> str:
     lines = [
         NOTE,
         "# Public names\n",
-        "Every name is `agl.<name>`; it is imported when it is first used.\n",
+        "Every name is `agl.<name>`; it is imported when it is first used. Its fields, methods and "
+        "errors have a page on the site (`nox -s docs`), and Python shows them: "
+        "`python -c 'import agl; help(agl.ModelCall)'`.\n",
         "| name | module | what it is |",
         "|---|---|---|",
     ]

@@ -268,6 +268,7 @@ def test_dataset_that_the_algorithm_does_not_take_is_refused(algorithm, datasets
         (b"tasks", "b'tasks'"),
         ({"train": [1], "test": [2]}, r"got \{'train': \[1\], 'test': \[2\]\}. Give one"),
         ({1, 2}, r"len\(\) and \[index\]; got \{1, 2\}. Of a generator or a set, give list"),
+        ([], r"got \[\]. It has no tasks. Where the algorithm needs none, leave it out"),
         (5, "got 5"),
         ((task for task in [1, 2]), "got <generator"),
         (list, "got <class 'list'>"),
@@ -297,7 +298,7 @@ def test_setters_that_an_algorithm_overrides_are_called():
 
     algorithm, resources = Keeps(), {"p": agl.PromptTemplate(template="x")}
     trainer = agl.Trainer(algorithm=algorithm, strategy="shm", initial_resources=resources)
-    trainer.fit(tenth, [])
+    trainer.fit(tenth)
     kept = algorithm.kept_trainer, algorithm.kept_resources, algorithm.kept_proxy
     assert kept == (trainer, resources, None)
 
@@ -318,7 +319,7 @@ def test_methods_of_a_users_algorithm_do_not_meet_those_of_ours():
 
     resources = {"p": agl.PromptTemplate(template="x")}
     trainer = agl.Trainer(algorithm=Own(), strategy="shm", initial_resources=resources)
-    trainer.fit(tenth, [])
+    trainer.fit(tenth)
     assert Own.seen == ["mine"]
 
 

@@ -78,11 +78,13 @@ def test_of_several_runs_in_a_store_one_can_be_asked_for(agl, here, monkeypatch,
             await begin_run(store, RunStart(run_id=name, algorithm="toy"))
             for step in (1, 2):
                 await one_step(store, step, trained=1, excluded=excluded, run=name)
+            await store.enqueue_rollout("never run", metadata={"run": name})
         await run_summary(store, RunResult(run_id="run-one"), ended)
 
     filled(fill, here / "all.db")
     for name, calls in (("run-one", "4 2 2 2"), ("run-two", "6 2 4 4")):
-        out = succeeds(agl, "ledger", name, "--path", "all.db").out
+        _, out, err = succeeds(agl, "ledger", name, "--path", "all.db")
+        assert "1 rollouts are in no account" in err
         total = " ".join(out.splitlines()[-1].split())
         assert f" 2 2 {calls} no_token_ids" in total, out
     assert " 2 2 4 2 2 " in " ".join(ended[-1].splitlines()[-1].split())

@@ -51,8 +51,9 @@ def test_runs_are_listed_and_no_file_is_left_behind(agl, project):
     second = begin(agl)
     before = sorted(project.rglob("*"))
     rows = told(agl, "runs")
-    names = ("run", "state", "starts", "algorithm", "step", "reward")
-    expected = [(first, "stopped", 1, "learn", 1, 0.25), (second, "finished", 1, "learn", 2, 0.5)]
+    names = ("run", "state", "starts", "algorithm", "step", "reward", "held_out")
+    about = [(first, "stopped", 1, "learn", 1, 0.25), (second, "finished", 1, "learn", 2, 0.5)]
+    expected = [(*one, None) for one in about]
     assert [tuple(row[name] for name in names) for row in rows] == expected
     assert rows[0]["folder"] == str(project / "agl-runs" / first)
     assert first in agl("runs").out
@@ -72,11 +73,13 @@ def test_rewards_have_four_digits_in_tables_and_all_in_json(agl, project):
     reward = 5 / 13
     for one in (run, other):
         metrics = project / "agl-runs" / one / "metrics.jsonl"
-        metrics.write_text(json.dumps({"step": 1, "reward/mean": reward}) + "\n")
+        values = {"step": 1, "reward/mean": reward, "val/reward/mean": reward / 2}
+        metrics.write_text(json.dumps(values) + "\n")
     for command in (("runs",), ("runs", "show", run), ("runs", "compare", run, other)):
         assert "0.3846" in (text := agl(*command).out)
         assert "0.38461" not in text
-    assert told(agl, "runs")[0]["reward"] == reward
+    [row, _] = told(agl, "runs")
+    assert (row["reward"], row["held_out"]) == (reward, reward / 2)
 
 
 def test_folder_that_there_is_not_is_not_named(agl, project):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import agl
+from agl import Exclusion, Ledger, ModelCall
 from agl.algorithm.run_result import RunResult
 from agl.errors import AlgorithmError, StoreDiskError, StoreError
 from agl.store.memory import InMemoryLightningStore
@@ -20,10 +21,13 @@ from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.report import Report
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.folder import begin_generation
+from agl_records.ledger.ledger import save_ledger
 from agl_runs.records import Run, RunStart
-from agl_runs.result import known_of
+from agl_runs.result import known_of, result_of
 from agl_runs.rollouts import RunStore
 from agl_runs.store import begin_run, end_run
+
+from .traces import ids_of
 
 HOSTILE = "</pre><script>alert(1)</script>\x1b[31m<img src=x onerror=alert(1)>"
 
@@ -121,6 +125,24 @@ async def test_summary_of_an_earlier_start_is_not_that_of_the_run(store, tmp_pat
     begin_generation(tmp_path)  # and that one has died, or is under way
     facts = await run_facts(store, result=known_of("r", tmp_path, None))
     assert (facts.calls_trained, facts.result.steps, facts.result.trained) == (0, [], None)
+
+
+@pytest.mark.parametrize("is_summed_up", [True, False])
+async def test_rollouts_of_a_step_that_did_not_end_are_said(store, tmp_path, is_summed_up):
+    ended, _ = [await RunStore(store, "r", 1).start_rollout("x") for _ in range(2)]
+    await store.start_rollout("of no run")
+    ledger = Ledger()
+    ledger.add_call(ModelCall(call_id="c", sequence_id=1, **ids_of(ended)))
+    ledger.exclude(Exclusion(call_id="c", reason="no_token_ids", **ids_of(ended)))
+    await save_ledger(store, ledger, [ended], step=1, algorithm="toy", run="r")
+    begin_generation(tmp_path, run="r")
+    if is_summed_up:
+        said = {"calls": 1, "calls_trained": 0, "rollouts": 1}
+        said["calls_excluded"] = {"no_token_ids": 1}
+        Report(agl.Baseline(), "toy", tmp_path, 1, 0, False).summary(said, 1)
+    facts = await run_facts(store, result=await result_of(store, "r", tmp_path, None))
+    assert (facts.calls, facts.excluded, facts.uncounted) == (1, {"no_token_ids": 1}, 1)
+    assert "\nuncounted    the calls of 1 rollouts: their step did not" in summary_text(facts, 80)
 
 
 async def test_start_that_was_killed_counts_to_its_last_sign_of_life(store):

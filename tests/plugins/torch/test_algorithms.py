@@ -327,11 +327,6 @@ def test_distillation_has_no_options_about_rewards(options):
         agl_torch.Distillation(model="none", teacher="none", max_refills=1)
 
 
-def test_a_misspelt_option_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"GRPO: unknown option 'step'. Did you mean 'steps'"):
-        agl_torch.GRPO(model="none", step=3)
-
-
 @pytest.mark.parametrize(("name", "option"), [("Distillation", "teacher"), ("PPO", "critic")])
 def test_another_model_that_is_nowhere_is_named_at_once(tmp_path, name, option):
     with pytest.raises(ConfigError, match=rf"{option} '.*gone': there is no such folder"):

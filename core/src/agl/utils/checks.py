@@ -58,20 +58,19 @@ def check_choice(owner: str, known: Sequence[str], /, **values: object) -> None:
 
 
 def check_dataset(where: str, dataset: Any) -> None:
-    """Raise a ``DatasetError`` for what is no sequence of tasks, such as a text. None passes."""
+    """Raise a ``DatasetError`` for what is no sequence of tasks, and for none. None passes."""
     kind = cast("type[Any]", type(dataset))
     if isinstance(dataset, str | bytes):
         hint = "The tasks of a file are agl_runs.config.datasets.load_dataset(path)"
     elif isinstance(dataset, Mapping):
         hint = "Give one of its values"
-    elif inspect.isclass(dataset) or not (
-        hasattr(kind, "__len__") and hasattr(kind, "__getitem__")
-    ):
+    elif inspect.isclass(dataset) or not {"__len__", "__getitem__"} <= {*dir(kind)}:
         hint = "Of a generator or a set, give list(...)"
     else:
         try:
-            len(dataset)
-            return
+            if len(dataset):
+                return
+            hint = "It has no tasks. Where the algorithm needs none, leave it out"
         except Exception as error:
             hint = f"Its len() raises {type(error).__name__}: {error}"
     if dataset is not None:

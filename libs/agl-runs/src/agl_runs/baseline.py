@@ -15,6 +15,7 @@ from agl.utils.checks import check_numbers
 from agl.utils.text import shorten
 from agl_runs.failures import infrastructure_failure
 from agl_runs.mixed_calls import MixingCheck, ran
+from agl_runs.options import Named
 
 logger = logging.getLogger("agl.baseline")
 _of_attempts = logging.getLogger("agl.runner.attempt")
@@ -23,7 +24,7 @@ LONGEST_TASK = 25
 """Characters of a task in the line of its rollout."""
 
 
-class Baseline(FastAlgorithm):
+class Baseline(Named, FastAlgorithm):
     """Run the tasks as they are, and log a line of each: rollout, status, reward, seconds, task.
 
     At level debug (``agl dev -v``) the log has spans and adapted data, too. The train tasks run in

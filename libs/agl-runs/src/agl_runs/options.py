@@ -11,6 +11,7 @@ the types, and ``check_options`` refuses in Python what they do not allow.
 Those that belong together are a ``Group``: ``lora: {rank: 8}`` in a file, a dict in Python.
 """
 
+import inspect
 import os
 import sys
 import types
@@ -21,6 +22,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    Self,
     TypeVar,
     Union,
     cast,
@@ -34,7 +36,7 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema as made
 from typing_extensions import Format, get_annotations
 
-from agl.errors import ConfigError
+from agl.errors import ConfigError, UnknownArgumentError
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import did_you_mean
 
@@ -71,8 +73,25 @@ _TYPES: dict[Any, tuple[Any, str]] = {
 """Type of a field -> what it takes, and its name in messages."""
 
 
+class Named:
+    """What has options by name, and refuses a name that it does not have."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Name the nearest option where one is unknown.
+
+        Raises:
+            UnknownArgumentError: One is.
+        """
+        known = inspect.signature(cls.__init__).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        for name in () if takes_any else options.keys() - known:
+            hint = did_you_mean(name, known)
+            raise UnknownArgumentError(f"{cls.__name__}: unknown option {name!r}.{hint}")
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Group:
+class Group(Named):
     """Options that belong together; each has a default, and a bare value is that of the first.
 
     None, null in a file, is all defaults, but where a field may be None. A bare value and others

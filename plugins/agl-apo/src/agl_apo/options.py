@@ -8,7 +8,7 @@ from annotated_types import Gt, Lt
 from agl.errors import ConfigError
 from agl.utils.checks import check_numbers
 from agl_runs.failures import Failures
-from agl_runs.options import AboveZero, Count, NotNegative, absolute, check_options
+from agl_runs.options import AboveZero, Count, Named, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -31,7 +31,7 @@ def check_range(owner: str, /, **values: Any) -> None:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PromptOptions:
+class PromptOptions(Named):
     """Options of every prompt optimiser.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from agl.types import RolloutConfig
 from agl_records.credit import check_credit
 from agl_runs.failures import Failures
-from agl_runs.options import AboveZero, Name, absolute, check_options
+from agl_runs.options import AboveZero, Name, Named, absolute, check_options
 from agl_verl.configuration import check, read, with_algorithm
 
 NAME = "verl"
@@ -14,7 +14,7 @@ NAME = "verl"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Options:
+class Options(Named):
     """What ``VERL`` was given; ``config``, ``algorithm`` and ``run_dir`` as they were understood.
 
     Args:

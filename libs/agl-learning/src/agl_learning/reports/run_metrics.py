@@ -78,13 +78,12 @@ class RunMetrics:
         return dict(sorted(found.items()))
 
     @property
-    def last_reward(self) -> float | None:
-        """Of the last step that has one, else of the last evaluation that has one."""
-        for rewards in (self.rewards, self.val_rewards):
-            known = [reward for reward in rewards.values() if reward is not None]
-            if known:
-                return known[-1]
-        return None
+    def last_rewards(self) -> tuple[float | None, float | None]:
+        """Of the last step that has one, and of the last evaluation that has one."""
+        both = [
+            [y for y in one.values() if y is not None] for one in (self.rewards, self.val_rewards)
+        ]
+        return both[0][-1] if both[0] else None, both[1][-1] if both[1] else None
 
     @cached_property
     def series(self) -> dict[str, dict[int, float]]:

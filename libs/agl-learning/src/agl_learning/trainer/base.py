@@ -18,14 +18,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from agl.algorithm.base import Algorithm
 from agl.algorithm.gateway import Gateway
-from agl.errors import AlgorithmError, ConfigError, UnknownArgumentError
+from agl.errors import AlgorithmError, ConfigError
 from agl.store.base import LightningStore
 from agl.types import LLM, Dataset, RolloutConfig
-from agl.utils.text import did_you_mean
 from agl_learning.collect.collector import Collector
 from agl_learning.collect.results import Collected
 from agl_learning.collect.task_order import Tasks, plan_order
@@ -39,7 +38,7 @@ from agl_records.training_data import TrainedModel
 from agl_runs.description import options_of
 from agl_runs.differences import shape_changes
 from agl_runs.failures import Failures
-from agl_runs.options import Count, Name, NotNegative, absolute, check_options
+from agl_runs.options import Count, Name, Named, NotNegative, absolute, check_options
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -58,7 +57,7 @@ class Running(Protocol):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Training(Algorithm):
+class Training(Named, Algorithm):
     """What every trainer shares: serve a model, roll out, learn, save, again.
 
     Args:
@@ -110,15 +109,6 @@ class Training(Algorithm):
     credit: Credit = None
     failures: Failures = Failures()
     show_progress: bool = True
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Refuse options that the class does not have, with the nearest that it has."""
-        known = inspect.signature(cls.__init__).parameters
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
-        for name in () if takes_any else options.keys() - known:
-            hint = did_you_mean(name, known)
-            raise UnknownArgumentError(f"{cls.__name__}: unknown option {name!r}.{hint}")
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_options(self.title, self)

@@ -107,7 +107,7 @@ class Accounts:
         Args:
             store: Where they are.
             step: Only this one, and keep its parts; then nothing is said of rollouts in none.
-            run: Only of this run; then nothing is said of rollouts that are in none.
+            run: Only of this run.
         """
         accounts, known = cls(), set[str]()
         runs: Sequence[str | None] = [run]
@@ -121,8 +121,8 @@ class Accounts:
                 accounts.add(part)
                 if step is not None and not part.lost and not part.problem:
                     accounts.parts.append(part)
-        if run is None and step is None:
-            accounts.without = (await store.query_rollouts(limit=1)).total - len(known)
+        if step is None:
+            accounts.without = (await store.query_rollouts(run=run, limit=1)).total - len(known)
         return accounts
 
     @classmethod

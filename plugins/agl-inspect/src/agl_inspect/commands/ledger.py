@@ -11,7 +11,6 @@ from agl_inspect.runs.lookup import store_and_run
 from agl_records.calls.sources import by_scope
 from agl_records.ledger.tables import Accounts
 from agl_records.types import EXCLUSION_REASONS, LedgerError
-from agl_runs.store import query_runs
 from agl_views.tables.stores import open_store, store_options
 
 
@@ -40,12 +39,9 @@ def command(
     where, of = store_and_run(run, (path, url))
 
     async def read(store: LightningStore) -> Accounts:
-        # Of a store's only run it is known, too, which rollouts are in no account.
-        is_alone = of is not None and len(await query_runs(store)) == 1
-        only = None if is_alone else of
         if read_all or step is not None:
-            return await Accounts.read(store, step, only)
-        return await Accounts.read_newest(store, only)
+            return await Accounts.read(store, step, of)
+        return await Accounts.read_newest(store, of)
 
     accounts = read_and_close(open_store(*where), read)
     problems = accounts.problems

@@ -33,7 +33,7 @@ from agl_views.tables.rollout_table import Wanted, listed
 from agl_views.tables.stores import store_options
 from agl_views.tables.task_changes import task_changes, task_text
 
-COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "begun", "folder"]
+COLUMNS = ["run", "algorithm", "state", "starts", "step", "reward", "held-out", "begun", "folder"]
 OfStep = tuple[Run, int | None]
 """A run, and the one step of it that is meant; None for all."""
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON.")

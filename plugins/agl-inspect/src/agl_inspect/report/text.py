@@ -60,13 +60,16 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         how_many = f"{len(result.rewards)} succeeded rollouts"
         yield "reward", f"{number(result.mean_reward)}, the mean of {how_many} that have one"
     elif result.rollouts and not facts.curve:
-        yield "reward", "none: no succeeded rollout has a reward"
+        yield "reward", "none: no succeeded agent returned one, or called agl.emit_reward"
     if _curve(facts, WIDEST_CURVE):
         yield "curve", ""
     yield "rollouts", counts_text(result.rollouts or {}) or "none"
     if facts.calls:
         bins = {"trained": facts.calls_trained, **facts.excluded}
         yield "calls", f"{facts.calls:,} of models: {counts_text(bins)}"
+    if facts.uncounted:
+        why = "their step did not end, they are canaries, or a start that was killed ran them"
+        yield "uncounted", f"the calls of {facts.uncounted:,} rollouts: {why}"
     if tokens := tokens_text(facts):
         yield "tokens", tokens
     if times := times_text(facts):

@@ -57,6 +57,8 @@ class RunFacts:
     calls_trained: int = 0
     excluded: dict[str, int] = field(default_factory=dict[str, int])
     """Reason -> model calls, most frequent first."""
+    uncounted: int = 0
+    """Rollouts whose calls are in no account."""
     findings: list[Finding] = field(default_factory=list[Finding])
     """Why nothing, or not much, could be learned."""
     unread: str = ""
@@ -109,6 +111,7 @@ class RunFacts:
             "calls": self.calls,
             "calls_trained": self.calls_trained,
             "calls_excluded": self.excluded,
+            "rollouts_uncounted": self.uncounted,
             "tokens_given": self.metrics.total("tokens/given"),
             "tokens_sampled": self.metrics.total("tokens/sampled"),
             "checkpoint": self.checkpoint,
@@ -151,10 +154,13 @@ async def run_facts(
         HeldOut(step, reward, int(counts[step]) if step in counts else None)
         for step, reward in metrics.val_rewards.items()
     ]
-    calls = _said_calls(result.folder)
+    calls, counted = _said_calls(result.folder)
+    uncounted = sum((result.rollouts or {}).values()) - counted if counted is not None else 0
     if not calls and not is_quick:
         with suppress(NotSupportedError):  # a store of 0.3
-            calls = (await Accounts.read(store, run=result.run_id)).total
+            accounts = await Accounts.read(store, run=result.run_id)
+            calls = accounts.total
+            uncounted = accounts.without if calls else uncounted
     state = result.status if run is None else shown_status(run)
     seconds, took_longer = None, False
     if run is not None:
@@ -171,6 +177,7 @@ async def run_facts(
         calls=calls["calls", "total"],
         calls_trained=calls["calls", "trained"],
         excluded=dict(calls.excluded("calls").most_common()),
+        uncounted=max(uncounted, 0),
         findings=findings,
         unread="; ".join(filter(None, [metrics.unread, lost])),
         **_checkpoints(result, held_out),
@@ -178,15 +185,16 @@ async def run_facts(
     )
 
 
-def _said_calls(folder: Path | None) -> Sums:
-    """As the algorithm summed them up at its end; nothing where it has not."""
+def _said_calls(folder: Path | None) -> tuple[Sums, int | None]:
+    """As the algorithm summed them up at its end, and of how many rollouts; else nothing, None."""
     try:
         said = summary_in(folder)
         counts: dict[str, int] = {"total": said["calls"], "trained": said["calls_trained"]}
         counts |= said["calls_excluded"]
     except (TypeError, KeyError):
-        return Sums()
-    return Sums({("calls", name): number for name, number in counts.items() if number})
+        return Sums(), None
+    sums = Sums({("calls", name): number for name, number in counts.items() if number})
+    return sums, said.get("rollouts")
 
 
 def _checkpoints(result: RunResult, held_out: Iterable[HeldOut]) -> dict[str, Any]:

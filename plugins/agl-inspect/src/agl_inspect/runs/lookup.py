@@ -123,6 +123,7 @@ def derived_from(run: Run, known: list[Run]) -> list[str]:
 def run_row(run: Run) -> dict[str, Any]:
     """What ``agl runs`` lists of a run."""
     metrics = RunMetrics.of(run)
+    reward, held_out = metrics.last_rewards
     is_here = bool(run.generations) and run.generations[-1].host == platform.node()
     is_without = is_here and not os.path.isdir(run.folder or "")  # as one that wrote nothing
     return {
@@ -131,7 +132,8 @@ def run_row(run: Run) -> dict[str, Any]:
         "state": None if run.problem else shown_status(run),
         "starts": len(run.generations) or None,
         "step": metrics.step,
-        "reward": metrics.last_reward,
+        "reward": reward,
+        "held_out": held_out,
         "begun": _when(run.create_time),
         "folder": None if is_without else run.folder,
         "unread": metrics.unread or None,

@@ -34,8 +34,8 @@ class Row:
 
     @property
     def reward(self) -> float | None:
-        """Of the last step or evaluation; the mean of all where there is none."""
-        return self.metrics.last_reward if self.mean is None else self.mean.reward
+        """Of the last step; the mean of all where there is neither step nor evaluation."""
+        return self.metrics.last_rewards[0] if self.mean is None else self.mean.reward
 
 
 async def rows(sources: DataSources) -> tuple[list[Row], list[tuple[DataSource, str]]]:
