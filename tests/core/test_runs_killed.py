@@ -45,13 +45,28 @@ def test_run_of_a_process_that_lives_is_refused_whatever_its_folder(store, tmp_p
     assert fit(store, run="a", resume=True, run_dir="out").seen[0][1] == 2
 
 
-def test_run_of_another_machine_goes_on_and_says_what_nobody_knows(store):
-    asyncio.run(
-        begin_run(store, agl.RunStart(run_id="a", algorithm="toy", pid=1, host="elsewhere"))
-    )
+NOBODY = 2**22 + 1  # no process has such a number
+ELSEWHERE = [{"host": "elsewhere"}, {"host": platform.node(), "machine": "another of the name"}]
+
+
+@pytest.mark.parametrize("where", ELSEWHERE, ids=["host", "machine"])
+def test_run_of_another_machine_goes_on_and_says_what_nobody_knows(store, where):
+    about = {"run_id": "a", "algorithm": "toy", "pid": NOBODY, **where}
+    asyncio.run(begin_run(store, agl.RunStart(**about)))
     fit(store, run="a", resume=True)
     (difference,) = runs_of(store)[0].generations[1].differences
-    assert difference == "nobody knows whether its last start has ended: process 1 on elsewhere"
+    said = f"nobody knows whether its last start has ended: process {NOBODY} on {where['host']}"
+    assert difference == said
+
+
+@pytest.mark.parametrize("where", ELSEWHERE, ids=["host", "machine"])
+def test_run_of_another_machine_is_alive_though_its_folder_is_called_as_one_here(
+    store, tmp_path, where
+):
+    about = {"run_id": "a", "algorithm": "toy", "pid": NOBODY, **where}
+    asyncio.run(begin_run(store, agl.RunStart(folder=str(tmp_path / "out"), **about)))
+    with pytest.raises(ConfigError, match="'a' is running in the same store"):
+        fit(store, run="b", run_dir=tmp_path / "out")
 
 
 def test_run_is_refused_while_another_one_lives_whose_rollouts_its_runners_would_take(store):

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agl.errors import ConfigError
 from agl_runs.files import make_private_folder
-from agl_runs.records import Run, RunId
+from agl_runs.records import Run, RunGeneration, RunId
 from agl_sqlite.lockfile import HeldError, LockFile, is_held
 
 logger = logging.getLogger("agl.runs")
@@ -108,6 +108,18 @@ def hold_folder(folder: Path, lock_name: str = LOCK) -> Generator[bool]:
             folder.rmdir()
 
 
+def machine_id() -> str | None:
+    """What tells this machine from others of its name; None where the system has no such id."""
+    with contextlib.suppress(OSError):
+        return Path("/etc/machine-id").read_text("ascii").strip() or None
+    return None
+
+
+def is_here(start: RunGeneration) -> bool:
+    """Whether a start was made on this machine, as far as name and id tell."""
+    return start.host == platform.node() and start.machine in (None, machine_id())
+
+
 def is_alive(run: Run) -> bool:
     """Whether the last start of a run is under way, as far as this machine can tell.
 
@@ -117,7 +129,7 @@ def is_alive(run: Run) -> bool:
     if run.status != "running" or not run.generations:
         return False
     last = run.generations[-1]
-    if last.host != platform.node() or last.pid is None:
+    if not is_here(last) or last.pid is None:
         return True  # only that machine knows
     if last.pid == os.getpid():  # whose last word the store may have missed
         return last.key in UNDER_WAY

@@ -321,7 +321,7 @@ def _check_ended(before: Run) -> list[str]:
         return []
     last = before.generations[-1]
     who = f"process {last.pid} on {last.host}"
-    if last.host == platform.node() and last.pid != os.getpid():
+    if folders.is_here(last) and last.pid != os.getpid():
         raise ConfigError(
             f"run {before.run_id!r} is running: {who}. Stop that one or wait for its end, or give "
             "another run"
@@ -342,6 +342,7 @@ def _begin(
         folder=str(now.folder),
         pid=os.getpid(),
         host=platform.node(),
+        machine=folders.machine_id(),
         begun_before=now.generation - 1,
         key=secrets.token_hex(8),
         **about,

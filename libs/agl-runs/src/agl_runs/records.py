@@ -56,6 +56,8 @@ class RunGeneration(Record):
     """Why it failed or stopped."""
     pid: int | None = None
     host: str | None = None
+    machine: str | None = None
+    """Its id, where it has one: hosts may share a name."""
     differences: list[str] = Field(default_factory=list[str])
     """What was not as in the start before."""
     key: str = ""
@@ -96,6 +98,8 @@ class RunStart(_About):
     run_id: RunId
     pid: int | None = None
     host: str | None = None
+    machine: str | None = None
+    """Its id, where it has one: hosts may share a name."""
     differences: list[str] = Field(default_factory=list[str])
     """What is not as in the start before."""
     begun_before: int = Field(default=0, ge=0)
@@ -134,6 +138,7 @@ def begin(before: Run | None, start: RunStart, now: float) -> Run:
         start_time=now,
         pid=start.pid,
         host=start.host,
+        machine=start.machine,
         differences=start.differences,
         key=start.key,
     )

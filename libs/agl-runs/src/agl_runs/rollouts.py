@@ -12,7 +12,7 @@ from agl.store.forwarding import StandInStore
 from agl.store.queries import PAGE
 from agl.store.rules import OPEN
 from agl.types import AttemptedRollout, EnqueueRolloutRequest, Failure, Rollout
-from agl_runs.folders import is_alive
+from agl_runs.folders import is_alive, is_here
 from agl_runs.store import end_run, fence_of, query_runs
 
 LEFT_OVER: Final = Failure(
@@ -71,7 +71,7 @@ async def check_alone(store: LightningStore, run_id: str, held: Path | None) -> 
         if run.run_id == run_id or run.status != "running" or not run.generations:
             continue
         last = run.generations[-1]
-        if held is not None and run.folder == str(held):
+        if held is not None and run.folder == str(held) and is_here(last):
             await end_run(store, run.run_id, last.number, "died")
         elif is_alive(run):
             raise ConfigError(

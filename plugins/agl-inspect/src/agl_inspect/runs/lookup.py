@@ -1,7 +1,6 @@
 """What ``agl runs`` does: find runs, show one, delete one."""
 
 import os
-import platform
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable, Generator
@@ -20,7 +19,7 @@ from agl_inspect.figures import rounded
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_runs import store as store_runs
 from agl_runs.differences import flat
-from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, shown_status
+from agl_runs.folders import CONFIG, FILE, RUNS, STORE, is_alive, is_here, shown_status
 from agl_runs.local_runs import one_of, runs_here, runs_in
 from agl_runs.records import Run
 from agl_sqlite import SqliteLightningStore
@@ -124,8 +123,8 @@ def run_row(run: Run) -> dict[str, Any]:
     """What ``agl runs`` lists of a run."""
     metrics = RunMetrics.of(run)
     reward, held_out = metrics.last_rewards
-    is_here = bool(run.generations) and run.generations[-1].host == platform.node()
-    is_without = is_here and not os.path.isdir(run.folder or "")  # as one that wrote nothing
+    begun_here = bool(run.generations) and is_here(run.generations[-1])
+    is_without = begun_here and not os.path.isdir(run.folder or "")  # as one that wrote nothing
     return {
         "run": run.run_id,
         "algorithm": run.algorithm,
@@ -194,9 +193,9 @@ def delete_run(
             )
     if is_alive(run):
         last = run.generations[-1]
-        who, is_here = f"process {last.pid} on {last.host}", last.host == platform.node()
-        if is_here or not force:
-            gone = "" if is_here else "; if that machine is gone, delete it with --force"
+        who, begun_here = f"process {last.pid} on {last.host}", is_here(last)
+        if begun_here or not force:
+            gone = "" if begun_here else "; if that machine is gone, delete it with --force"
             raise ConfigError(f"run {run.run_id!r} is running ({who}); stop it first{gone}")
 
     async def delete(store: LightningStore) -> dict[str, int] | None:
