@@ -88,6 +88,7 @@ def test_each_side_has_its_own_packages(scene):
     assert json.loads((scene / "learned").read_text()) == [1, [2.0, 2.0]]
     assert "there is no module 'agents'. The algorithm goes without" in done.stderr
     assert "2 succeeded" in done.stdout, done.stdout
+    assert "nothing answers" not in done.stderr
 
 
 @pytest.mark.sqlite
@@ -103,15 +104,17 @@ def test_both_sides_go_on(scene):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "code", "said"),
+    ("wrong", "code", "said", "side", "folder"),
     [
-        ("algorithm.fails=true", 1, "no luck (--debug shows the traceback)"),
-        ("agent=agents:other", 2, "'agents' has no 'other'"),
+        ("algorithm.fails=true", 1, "no luck (--debug shows the trace", "algorithm", "learns-env"),
+        ("agent=agents:other", 2, "'agents' has no 'other'", "runner", "agents-env"),
     ],
 )
-def test_what_fails_on_one_side_ends_the_other(scene, wrong, code, said):
+def test_what_fails_on_one_side_ends_the_other(scene, wrong, code, said, side, folder):
     done = agl(scene, "run", "agl.yaml", wrong)
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    place = f"that was the {side}'s side, in the environment of {scene / folder}"
+    assert place in done.stderr.replace("\n", " "), done.stderr
 
 
 def test_runners_that_end_in_order_end_a_wait_for_more(scene):

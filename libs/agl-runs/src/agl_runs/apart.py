@@ -5,6 +5,7 @@ two sides of the run are then processes, each of its own environment, which shar
 the algorithm serves it, and the runners, who have agents, tracer and graders, are its clients.
 """
 
+import asyncio
 import os
 import signal
 import socket
@@ -25,6 +26,8 @@ from agl_runs.config.overrides import parse_yaml
 from agl_runs.config.sides import SIDES, role_of
 
 POLL_SECONDS = 0.1
+LONGEST_END_SECONDS = 60.0
+"""Runners that take longer lose what they are about."""
 
 
 def pythons_of(file: ConfigFile) -> dict[str, Path]:
@@ -63,24 +66,20 @@ def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    said = as_yaml(  # a value of a file may be a date, which JSON has not
-        {
-            "parent": os.getpid(),
-            "path": str(file.path),
-            "read_from": str(file.read_from or ""),
-            "values": file.values,
-            "folder": str(run.folder),
-            "run": {"run_id": run.run_id, "resume": run.resume, "force": run.force},
-            "ui": ui,
-        }
-    )
     sides: dict[str, Any] = {}
+    is_over = is_told = False
 
     def forward(number: int, frame: object) -> None:
         for process in sides.values():
             process.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    def end_runners(number: int, frame: object) -> None:
+        nonlocal is_over
+        is_over = True
+        sides["runner"].terminate()
+
+    handlers = {signal.SIGINT: forward, signal.SIGTERM: forward, signal.SIGUSR1: end_runners}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     command = "from agl.cli import main; main()"
     words = ["-c", command, "run", "--side", *(["--debug"] if "--debug" in sys.argv else [])]
     try:
@@ -89,19 +88,33 @@ def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui
             # A session of its own: Ctrl+C reaches each through ``forward``, and once.
             options: dict[str, Any] = {"env": env, "start_new_session": True, "text": True}
             sides[side] = subprocess.Popen([python, *words], stdin=subprocess.PIPE, **options)
+        said = as_yaml(  # a value of a file may be a date, which JSON has not
+            {
+                "parent": os.getpid(),
+                "path": str(file.path),
+                "read_from": str(file.read_from or ""),
+                "values": file.values,
+                "folder": str(run.folder),
+                "run": {"run_id": run.run_id, "resume": run.resume, "force": run.force},
+                "ui": ui,
+                "runner": sides["runner"].pid,
+            }
+        )
+        for process in sides.values():
             # One that has ended already is seen below.
-            with suppress(BrokenPipeError), sides[side].stdin as out:
+            with suppress(BrokenPipeError), process.stdin as out:
                 out.write(said)
-        is_told = False
-        while sides["algorithm"].poll() is None and not sides["runner"].poll():
+        while sides["algorithm"].poll() is None and (is_over or not sides["runner"].poll()):
             if sides["runner"].poll() == 0 and not is_told:  # as max_rollouts says
                 sides["algorithm"].send_signal(signal.SIGUSR1)
                 is_told = True
             time.sleep(POLL_SECONDS)
-        code = sides["algorithm"].poll()
+        code, side = sides["algorithm"].poll(), "algorithm"
         if code is None:
             note("the runners have ended, and so does the algorithm")
-            code = sides["runner"].poll()
+            code, side = sides["runner"].poll(), "runner"
+        if code in (1, 2):  # its error stands above
+            note(f"that was the {side}'s side, in the environment of {pythons[side]}")
     finally:
         for process in sides.values():
             process.terminate()
@@ -112,8 +125,24 @@ def run_apart(file: ConfigFile, run: RunRequest, pythons: dict[str, Path], *, ui
         raise SystemExit(code if code > 0 else 128 - code)
 
 
-def read_side() -> tuple[ConfigFile, RunRequest, bool]:
-    """What ``run_apart`` tells the process of a side: file, run, whether to show it in a browser.
+class _EndsRunners:
+    """Has the other side end before the store that it asks goes away."""
+
+    def __init__(self, parent: int, runner: int) -> None:
+        self.parent, self.runner = parent, runner
+
+    async def on_run_end(self) -> None:
+        import psutil
+
+        if os.getppid() == self.parent:
+            os.kill(self.parent, signal.SIGUSR1)
+        end = time.monotonic() + LONGEST_END_SECONDS
+        while psutil.pid_exists(self.runner) and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def read_side() -> tuple[ConfigFile, RunRequest, list[object]]:
+    """What ``run_apart`` tells the process of a side: file, run, hooks of it.
 
     This process ends when its parent does.
     """
@@ -122,7 +151,11 @@ def read_side() -> tuple[ConfigFile, RunRequest, bool]:
     threading.Thread(target=_end_with, args=(said["parent"],), daemon=True).start()
     read_from = Path(said["read_from"]) if said["read_from"] else None
     file = configured([(Path(said["path"]), said["values"])], (), read_from)
-    return file, replace(RunRequest(**said["run"]), folder=Path(said["folder"])), said["ui"]
+    hooks: list[object] = [
+        *(["ui"] if said["ui"] else []),
+        _EndsRunners(said["parent"], said["runner"]),
+    ]
+    return file, replace(RunRequest(**said["run"]), folder=Path(said["folder"])), hooks
 
 
 def _end_with(parent: int) -> None:

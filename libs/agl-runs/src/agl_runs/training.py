@@ -145,10 +145,10 @@ def _run(file: ConfigFile, run: RunRequest, *, dry: bool, ui: bool) -> None:
     if pythons := {} if dry else pythons_of(file):
         run_apart(file, run, pythons, ui=ui)
     else:
-        run_here(file, run, dry=dry, ui=ui)
+        run_here(file, run, dry=dry, hooks=["ui"] if ui else [])
 
 
-def run_here(file: ConfigFile, run: RunRequest, *, dry: bool, ui: bool) -> None:
+def run_here(file: ConfigFile, run: RunRequest, *, dry: bool, hooks: Sequence[object] = ()) -> None:
     """Run what the role of this process is; for what it raises see ``train``."""
     folder = run.folder
     assert folder is not None
@@ -169,7 +169,7 @@ def run_here(file: ConfigFile, run: RunRequest, *, dry: bool, ui: bool) -> None:
     store = plan.build()
     trainer = None
     try:
-        trainer = _trainer(checked, components, store, run, folder, ui=ui)
+        trainer = _trainer(checked, components, store, run, folder, hooks)
         result = _fit(trainer, checked, dry=dry)
     finally:
         asyncio.run(store.close())
@@ -232,8 +232,7 @@ def _trainer(
     store: LightningStore,
     run: RunRequest,
     folder: Path,
-    *,
-    ui: bool,
+    hooks: Sequence[object],
 ) -> Trainer:
     config = {
         "file": str(checked.file.path.absolute()),
@@ -244,10 +243,7 @@ def _trainer(
     if not run.resume:
         writer.on_run_start()
     return checked.trainer(
-        components,
-        store,
-        run=replace(run, config=config),
-        hooks=[*checked.hooks, writer, *(["ui"] if ui else [])],
+        components, store, run=replace(run, config=config), hooks=[*checked.hooks, writer, *hooks]
     )
 
 

@@ -32,8 +32,8 @@ def command(
     if side:  # agl run has started it for one side of a run, and tells it what
         from agl_runs.apart import read_side
 
-        sided, request, ui = read_side()
-        return run_here(sided, request, dry=False, ui=ui)
+        sided, request, hooks = read_side()
+        return run_here(sided, request, dry=False, hooks=hooks)
     # What follows --resume may be FILE, and what stands in its place an override.
     if file is not None and "=" in file.name:
         file, overrides = None, (str(file), *overrides)
