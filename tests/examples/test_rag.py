@@ -166,7 +166,7 @@ def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
     pytest.importorskip("verl")
     done = run_script(SCRIPT, "--tiny", "--steps", 32, "--out", tmp_path)
     held_out = "reward on held-out questions after step "
-    before, after = (
+    before, *_, after = (
         float(line.partition(": ")[2])
         for line in done.stdout.splitlines()
         if line.startswith(held_out)

@@ -36,7 +36,7 @@ def prompts(*arguments: str) -> str:
     ("given", "said"),
     [
         ({"val": 3}, "val_dataset has 3 held-out tasks, too few .* takes 9"),
-        ({"val": 0}, "there is no val_dataset"),
+        ({"val": 0}, "val_dataset.* It has no tasks"),
         ({"resources": {}}, "there is no PromptTemplate to improve"),
     ],
 )

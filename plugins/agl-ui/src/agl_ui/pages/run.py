@@ -98,7 +98,7 @@ async def write(request: Request, source: DataSource) -> Page:
         "mean": mean,
         "no_curve": _no_curve(run.algorithm, shown_status(run), metrics.step, bool(accounts.steps)),
         "change": _change(metrics.val_rewards) or _change(metrics.rewards),
-        "is_held_out": len(metrics.val_rewards) > 1,
+        "is_held_out": len(metrics.val_rewards) > (1 if metrics.rewards else 0),
         "steps": steps,
         "small": small,
         "constant": constant,
