@@ -267,10 +267,12 @@ class Run:
         lines = RunMetrics.read(self.folder if self._generation else None).lines
         return {
             "rewards": [line.get("reward/mean") for line in lines if "calls/total" in line],
-            "val_rewards": [
-                (line["step"], line.get("val/reward/mean"))
-                for line in lines
-                if "val/rollouts/succeeded" in line
+            "val_rewards": [  # that of the last step is in two lines
+                *{
+                    line["step"]: line.get("val/reward/mean")
+                    for line in lines
+                    if "val/rollouts/succeeded" in line
+                }.items()
             ],
         }
 

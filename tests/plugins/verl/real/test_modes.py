@@ -41,6 +41,7 @@ def test_colocate_async_with_validation_and_checkpoints_then_resume(tmp_path):
     check_asynchronous_weights(first, least_stale=1)
     validated = [line["step"] for line in first.metrics if "val/reward/mean" in line]
     assert sorted(set(validated)) == [0, 4]
+    assert [step for step, _ in first.summary["val_rewards"]] == [0, 4]
     trainer = {"save_freq": 1, "resume_mode": "auto"}
     second = run(tmp_path, steps=5, cpu={**cpu, "trainer": trainer})
     check(second, [5])
