@@ -54,7 +54,7 @@ def train_tiny(steps: int, runners: int, out: Path) -> None:
         rollouts_per_prompt=12,
         max_prompt_length=160,
         max_response_length=12,
-        learning_rate=1e-3,
+        learning_rate=3e-4,
         actor_rollout_ref={
             "actor": {"ppo_epochs": 4},
             "rollout": {

@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -164,13 +165,9 @@ def test_dev_runs_every_task_from_the_command_line() -> None:
 @pytest.mark.slow
 def test_tiny_model_learns_what_to_look_up(tmp_path: Path) -> None:
     pytest.importorskip("verl")
-    done = run_script(SCRIPT, "--tiny", "--steps", 32, "--out", tmp_path)
-    held_out = "reward on held-out questions after step "
-    before, *_, after = (
-        float(line.partition(": ")[2])
-        for line in done.stdout.splitlines()
-        if line.startswith(held_out)
-    )
-    assert after > before + 0.25, done.stdout  # of 64 rollouts each, not seeded
+    done = run_script(SCRIPT, "--tiny", "--steps", 24, "--out", tmp_path)
+    assert done.stdout.count("reward on held-out questions after step") == 2
     summary = json.loads((tmp_path / "summary.json").read_text())
+    rewards = summary["rewards"]
+    assert fmean(rewards[-4:]) > fmean(rewards[:4]) + 0.25, rewards  # of 96 rollouts, not seeded
     assert summary["calls"] == summary["calls_trained"] + sum(summary["calls_excluded"].values())
