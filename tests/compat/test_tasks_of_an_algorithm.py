@@ -69,7 +69,7 @@ def test_calls_of_0_1s_agents_are_recorded_for_their_rollouts(echo_llm, monkeypa
     thread = threading.Thread(target=runner.iter, daemon=True)  # it polls for ever
     thread.start()
     algorithm = Learns(echo_llm.url)
-    serve_tasks_of(algorithm, ["apple", "pear"], [], port=port)
+    serve_tasks_of(algorithm, ["apple", "pear"], None, port=port)
     thread.join(20)
     assert len(algorithm.came) == 2
     for status, reward, tokens in algorithm.came:
