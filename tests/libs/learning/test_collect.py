@@ -9,7 +9,7 @@ from tests.stores import opened
 
 import agl
 from agl.emitter import reward_attributes
-from agl.errors import AlgorithmError
+from agl.errors import AlgorithmError, StoppedError
 from agl.semconv import AGL_ANNOTATION
 from agl.types import EnqueueRolloutRequest, Failure
 from agl_learning.collect.collector import Collector
@@ -84,6 +84,30 @@ async def test_who_takes_what_there_is_is_not_stopped():
     stop.set()
     collected = await (await begin(store, collector_of(store, asked_to_stop=stop), at_once=True))
     assert [one.rollout.status for one in collected.ended] == ["cancelled"] * 2
+
+
+async def test_asked_to_stop_what_a_runner_claims_meanwhile_ends_first():
+    class ClaimedMeanwhile(agl.InMemoryLightningStore):
+        """A runner claims the first rollout right after somebody has looked which are queued."""
+
+        async def query_rollouts(self, **given: Any):
+            found = await super().query_rollouts(**given)
+            if stop.is_set() and "rollout_id_in" in given and not claimed:
+                claimed.extend(await self.dequeue_many_rollouts(limit=1))
+            return found
+
+    store, stop, claimed = ClaimedMeanwhile(), asyncio.Event(), list[agl.AttemptedRollout]()
+    collecting = await begin(store, collector_of(store, asked_to_stop=stop))
+    while len(await store.query_rollouts()) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    stop.set()
+    while await store.query_rollouts(status_in=["queuing"]):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert not collecting.done()
+    await store.update_attempt(claimed[0].rollout_id, "latest", status="succeeded")
+    with pytest.raises(StoppedError):
+        await collecting
+    assert [one.status for one in await store.query_rollouts()] == ["succeeded", "cancelled"]
 
 
 async def test_asked_again_under_its_key_nothing_runs_twice(store):

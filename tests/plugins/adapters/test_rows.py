@@ -2,8 +2,10 @@ import math
 
 import pytest
 
+from agl.emitter import reward_attributes
 from agl.errors import AdapterError, ConfigError, UnknownComponentError
 from agl.plugins.parts import plan_part
+from agl.semconv import AGL_ANNOTATION
 from agl.types import Attempt
 from agl_adapters import TraceToRows
 from agl_records.credit import CreditRule
@@ -149,6 +151,22 @@ def test_with_attempts_the_last_that_succeeded_is_used() -> None:
     attempts[1] = attempt("at-2", 2, "failed")
     result = TraceToRows().adapt(spans, attempts=attempts)
     assert reasons(result) == {"failed_attempt": 3}
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_calls_and_rewards_that_come_late_train_nothing_and_are_accounted_for(trace, in_time):
+    if in_time:
+        trace.gateway([1], [2], response_id="c-1")
+        trace.reward(1.0)
+    # A client's record of the call that the gateway recorded in time is no second call.
+    trace.flat("c-1", late=True)
+    trace.gateway([1], [2], response_id=None if in_time else "c-1", late=True)
+    trace.span(AGL_ANNOTATION, reward_attributes(9.0), late=True)
+    result = TraceToRows().adapt(trace.spans, attempts=[attempt("at-1", 1, "succeeded")])
+    assert reasons(result) == {"late": 1}
+    assert result.ledger.reasons("reward") == {"late": 1}
+    assert result.ledger.rollouts() == {"ro-1": "trained" if in_time else "late"}
+    assert [row.reward for row in result.rows] == [1.0] * in_time
 
 
 class Numbered(CreditRule):

@@ -54,7 +54,8 @@ def make_store(folder: Path, steps: int = 2) -> Path:
 
 def test_rollouts_in_no_account_are_counted(agl, tmp_path):
     said = succeeds(agl, "ledger", str(make_store(tmp_path))).err
-    assert "1 rollouts are in no account" in said
+    said = " ".join(said.split())
+    assert "1 rollouts that no step has counted: 1 of no step. See: agl rollouts --step N" in said
 
 
 async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypatch, capsys):
@@ -84,7 +85,7 @@ def test_of_several_runs_in_a_store_one_can_be_asked_for(agl, here, monkeypatch,
     filled(fill, here / "all.db")
     for name, calls in (("run-one", "4 2 2 2"), ("run-two", "6 2 4 4")):
         _, out, err = succeeds(agl, "ledger", name, "--path", "all.db")
-        assert "1 rollouts are in no account" in err
+        assert "1 rollouts that no step has counted" in err
         total = " ".join(out.splitlines()[-1].split())
         assert f" 2 2 {calls} no_token_ids" in total, out
     assert " 2 2 4 2 2 " in " ".join(ended[-1].splitlines()[-1].split())
@@ -127,7 +128,8 @@ def test_json_has_sums_and_parts(agl, tmp_path):
 
 def test_a_step_that_is_not_there_is_a_wrong_request(agl, tmp_path):
     result = agl("ledger", str(make_store(tmp_path)), "--step", "9")
-    assert result == (2, "", "agl: the store has no account of step 9. See: agl ledger\n")
+    said = "agl: the store has no account of step 9, which has not ended, or is none. Its rollouts"
+    assert result == (2, "", f"{said}, if it has some: agl rollouts --step 9\n")
 
 
 def test_a_stored_imbalance_is_an_error_that_shows_both_sides(agl, tmp_path):

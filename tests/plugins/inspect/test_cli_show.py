@@ -49,6 +49,30 @@ def test_messages_of_the_agent_are_told(show):
     assert "y" * 3_000 in show(rollout_id, "--full")
 
 
+def test_an_answer_that_came_after_its_rollout_was_cancelled_is_told_as_that(show, explain):
+    """A run that was stopped cancels rollouts whose agents go on to their end."""
+
+    async def cancelled(store: Any) -> str:
+        begun = await store.start_rollout("task", mode="train")
+        await store.update_rollout(begun.rollout_id, status="cancelled")
+        late = [call_of("q", "said at last", [1], [2], number=1), reward_span(0.5, 2)]
+        about = {**ids_of(begun), "start_time": 1.0}
+        await store.add_many_spans([one.model_copy(update=about) for one in late])
+        await store.update_attempt(**ids_of(begun), status="succeeded")
+        return begun.rollout_id
+
+    rollout_id = filled(cancelled)
+    text = show(rollout_id)
+    why = "it came after its attempt or its rollout had ended"
+    for part in (f"1 refused: 0.5: {why}", "said at last", f"accounted for it: {why}", " late\n"):
+        assert part in text
+    assert "none was given" not in text
+    text = explain(rollout_id)
+    assert "no_calls" not in text
+    assert f"late: {why}" in text or f"late ({why})" in text
+    assert f"1 refused: 0.5: {why}" in text
+
+
 def test_full_cuts_neither_the_task_nor_a_name(show):
     async def begin(store: Any) -> str:
         begun = await store.start_rollout("z" * 3_000)

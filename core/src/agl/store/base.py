@@ -261,8 +261,9 @@ class LightningStore(StoreReads):
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
         metadata: dict[str, Any] | None | Unset = UNSET,
+        if_status: list[RolloutStatus] | Unset = UNSET,
     ) -> Rollout:
-        """Change what is given.
+        """Change what is given; with ``if_status``, only while the rollout has one of these.
 
         Raises:
             UnknownRecordError: No such rollout.

@@ -261,9 +261,7 @@ def worker_after(worker: Worker, ended: AttemptStatus, other: Attempt | None, no
 # --- messages
 
 
-def _refused(
-    what: str, old: str, new: str, table: dict[Any, frozenset[Any]]
-) -> InvalidTransitionError:
+def _refused(what: str, old: str, new: str, table: dict[Any, Any]) -> InvalidTransitionError:
     if new not in table:
         return InvalidTransitionError(
             f"{what}: unknown status {new!r}; expected one of {_listed(table)}"

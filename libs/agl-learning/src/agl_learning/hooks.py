@@ -7,12 +7,9 @@ from agl.store.base import LightningStore
 
 @hookimpl
 async def run_summary(store: LightningStore, result: RunResult, lines: list[str]) -> None:
-    """Add which hook ended the run, if one did, and the sums of the ledger, if it has one."""
+    """Add the sums of the ledger, if the run has one."""
     from agl_records.ledger.tables import Accounts
-    from agl_runs.result import summary_in
 
-    if why := summary_in(result.folder).get("ended"):
-        lines.append(f"ended        {why}")
     accounts = await Accounts.read_newest(store, result.run_id or None)
     if (text := accounts.ending()) is not None:
         lines.append(text)

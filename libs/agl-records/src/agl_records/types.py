@@ -15,9 +15,10 @@ ExclusionReason = Literal[
     "agent_not_selected", "other_model", "judge", "perhaps_judge", "unused_choice",
     "unknown_choice", "empty_answer", "unfinished", "contradictory_answer", "token_count_mismatch",
     "broken_tool_call", "unknown_tool", "unknown_version", "truncated", "failed_attempt",
-    "superseded_attempt", "no_reward", "refused_reward", "zero_advantage", "below_threshold",
-    "not_selected", "not_paired", "rejected", "unused_group", "not_trained_mode", "no_calls",
-    "not_run", "reward_before_call", "superseded_reward", "unused_reward", "unordered_reward",
+    "superseded_attempt", "late", "no_reward", "refused_reward", "zero_advantage",
+    "below_threshold", "not_selected", "not_paired", "rejected", "unused_group",
+    "not_trained_mode", "no_calls", "not_run", "reward_before_call", "superseded_reward",
+    "unused_reward", "unordered_reward",
 ]
 # fmt: on
 """Closed set of codes: why a call, a rollout or a reward trained nothing."""
@@ -50,6 +51,7 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "truncated": "the answer was cut off at the limit of tokens",
     "failed_attempt": "no attempt of the rollout succeeded",
     "superseded_attempt": "another attempt of the rollout is used",
+    "late": "it came after its attempt or its rollout had ended",
     "no_reward": "no reward reached it",
     "refused_reward": "what was given as its reward is none: no number, or one out of range",
     "zero_advantage": "it did exactly as well as what it was compared with",
@@ -60,7 +62,7 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "older than max_staleness allows",
     "unused_group": "the algorithm dropped its group, or the run ended first",
     "not_trained_mode": "its rollout was for validation or testing",
-    "no_calls": "the rollout succeeded without a recorded model call",
+    "no_calls": "no model call of the rollout was recorded",
     "not_run": "the rollout ended before any attempt began",
     "reward_before_call": "the reward was given before the first call",
     "superseded_reward": "a later reward of the rollout counts in its place",

@@ -7,7 +7,7 @@ import pytest
 
 from agl.errors import InvalidTransitionError, UnknownRecordError
 from agl.store.base import LightningStore
-from agl.types import AttemptStatus, Failure, RolloutConfig
+from agl.types import AttemptStatus, Failure, RolloutConfig, RolloutStatus
 from agl_testing.store_steps import (
     RETRY_ONCE,
     claim,
@@ -120,6 +120,17 @@ class StoreStatusContract:
         assert changed.resources_id == resources.resources_id
         changed = await store.update_rollout(rollout.rollout_id, mode=None, resources_id=None)
         assert (changed.mode, changed.resources_id, changed.status) == (None, None, "queuing")
+
+    async def test_update_only_while_it_has_a_status(self, store: LightningStore) -> None:
+        rollout_id = (await store.enqueue_rollout("task")).rollout_id
+        queued: list[RolloutStatus] = ["queuing", "requeuing"]
+        claimed = await claim(store)
+        with pytest.raises(InvalidTransitionError, match="'preparing', not"):
+            await store.update_rollout(rollout_id, status="cancelled", if_status=queued)
+        assert (await report(store, claimed, "succeeded")).status == "succeeded"
+        waiting = (await store.enqueue_rollout("other")).rollout_id
+        ended = await store.update_rollout(waiting, status="cancelled", if_status=queued)
+        assert ended.status == "cancelled"
 
     async def test_update_attempt_by_latest(self, store: LightningStore) -> None:
         first = await store.start_rollout("task")

@@ -30,7 +30,9 @@ class Trace:
             "start_time": self.start + number,
             "end_time": self.start + number + 0.5,
         }
+        late = fields.pop("late", False)
         span = Span.from_attributes(name=name, attributes=attributes or {}, **{**given, **fields})
+        span = span.changed(late=late)
         self.spans.append(span)
         return span
 

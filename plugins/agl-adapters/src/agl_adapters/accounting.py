@@ -62,6 +62,12 @@ def account_for_rewards(
         ledger.exclude(_exclusion_of_reward(span, *why))
 
 
+def announce(records: Sequence[Recorded], ledger: Ledger) -> None:
+    """Tell the ledger of calls, of those with several answers of each."""
+    for part in (part for record in records for part in record.call.parts()):
+        ledger.add_call(part)
+
+
 def leave_out(
     records: Sequence[Recorded],
     spans: Sequence[Span],
@@ -69,7 +75,8 @@ def leave_out(
     detail: str,
     ledger: Ledger,
 ) -> None:
-    """Exclude all calls and rewards of an attempt that is not used."""
+    """Exclude these calls, and the rewards of the spans: of an attempt that is not used, say."""
+    announce(records, ledger)
     for record in records:
         error = record.call.error
         why = f"{detail}; the call itself failed: {error}" if error else detail

@@ -8,7 +8,7 @@ transaction; the store then acts on the effects. Operations on other records are
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from agl.errors import AglError, UnknownRecordError
+from agl.errors import AglError, InvalidTransitionError, UnknownRecordError
 from agl.store import rules
 from agl.store.base import AttemptEnd, Turn
 from agl.store.engine import steps
@@ -227,6 +227,8 @@ def update_rollout(tables: Tables, now: float, rollout_id: str, **changes: Any) 
     """Change the fields of a rollout."""
     rollout = steps.find_rollout(tables, rollout_id)
     changes = copy_of_changes(changes)
+    if rollout.status not in (wanted := changes.pop("if_status", [rollout.status])):
+        raise InvalidTransitionError(f"rollout {rollout_id!r} is {rollout.status!r}, not {wanted}")
     status = changes.pop("status", rollout.status)
     if changes.get("resources_id") is not None:
         known_resources_id(tables, changes["resources_id"])

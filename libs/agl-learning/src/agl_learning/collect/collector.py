@@ -322,7 +322,7 @@ class Collector:
                 return waiting.result()
             for rollout in await self._find(rollout_ids):
                 if rollout.status in QUEUED:
-                    await self._cancel_one(rollout.rollout_id)
+                    await self._cancel_one(rollout.rollout_id, if_status=[*QUEUED])
             await store.wait_for_rollouts(rollout_ids=rollout_ids)
             raise StoppedError(AS_ASKED)
         finally:
@@ -336,9 +336,9 @@ class Collector:
             await self._cancel_one(rollout_id)
         return late
 
-    async def _cancel_one(self, rollout_id: str) -> None:
+    async def _cancel_one(self, rollout_id: str, **only: Any) -> None:
         with contextlib.suppress(InvalidTransitionError, UnknownRecordError):  # it has ended
-            await self.store.update_rollout(rollout_id, status="cancelled")
+            await self.store.update_rollout(rollout_id, status="cancelled", **only)
 
 
 def _is_lost(one: Ended, request: EnqueueRolloutRequest) -> bool:

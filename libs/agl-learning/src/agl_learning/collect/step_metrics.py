@@ -21,7 +21,7 @@ Usable = tuple[Ended, list[tuple[int, TrainingRow]]]
 """A rollout and its usable rows, each with its position among all its rows."""
 
 _EXCLUDED = "excluded/"
-_OF_OTHERS = OF_OTHERS | {"failed_attempt", "superseded_attempt"}
+_OF_OTHERS = OF_OTHERS | {"failed_attempt", "superseded_attempt", "late"}
 """Calls that are no question of training."""
 
 

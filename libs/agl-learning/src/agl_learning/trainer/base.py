@@ -251,8 +251,12 @@ class Training(Named, Algorithm):
 
     def is_over(self) -> bool:
         """Whether no step comes any more: the one question of loops and of what cleans up."""
-        done, ends = self.session.steps_done, self.session.requests.ends
-        return done >= self.num_steps or bool(ends) or self.is_budget_spent()
+        done = self.session.steps_done
+        return done >= self.num_steps or bool(self.why_over()) or self.is_budget_spent()
+
+    def why_over(self) -> str:
+        """Why no step comes any more, though some are left; "" where one does."""
+        return self.session.requests.ends
 
     async def check_end(self) -> None:
         """Look whether the run may end well, when no step comes any more.

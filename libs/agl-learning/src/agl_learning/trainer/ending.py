@@ -39,13 +39,19 @@ class Ending:
         """What a checkpoint notes, by the fields of ``Progress``."""
         return {"idle_steps": self.idle_steps, "is_solved": self._is_solved}
 
-    def is_over(self, rewards: Sequence[float | None]) -> bool:
-        """Whether nothing is left to learn, or the newest steps have reached the target."""
+    def why_over(self, rewards: Sequence[float | None]) -> str:
+        """Why no step comes any more; "" where nothing of this speaks against one."""
+        if self._is_solved:
+            return (
+                f"no rollout had an advantage in the last {self.idle_steps} steps, so nothing is "
+                "left to learn from these tasks"
+            )
         target, newest = self._stopping.target_reward, rewards[-TARGET_STEPS:]
         is_reached = target is not None and all(
             reward is not None and reward >= target for reward in newest
         )
-        return (is_reached and len(newest) == TARGET_STEPS) or self._is_solved
+        is_over = is_reached and len(newest) == TARGET_STEPS
+        return f"{TARGET_STEPS} steps reached the target_reward {target:g}" if is_over else ""
 
     async def after_step(
         self, number: int, collected: Collected, trained: bool, is_solved: bool
@@ -64,13 +70,6 @@ class Ending:
         has_learned = training.session.totals.counts["calls_trained"] > 0
         if has_learned and is_solved:
             self._is_solved = is_enough
-            if is_enough:
-                logger.warning(
-                    "no rollout has had an advantage for %d steps (mean reward %s): nothing is "
-                    "left to learn from these tasks; ending early",
-                    self.idle_steps,
-                    collected.mean_reward,
-                )
             return
         why = why_nothing(collected)
         if is_enough:

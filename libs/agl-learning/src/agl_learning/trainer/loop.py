@@ -60,12 +60,15 @@ async def run(
         loop = training.running = Loop(training, session, tasks, val_dataset)
         try:
             stopped = await loop.run()
+            ended = training.why_over() if session.steps_done < training.num_steps else ""
+            if ended and not session.requests.ends:  # which was told when it was asked for
+                logger.warning("%s: ending after step %d", ended, session.steps_done)
             training.summary = {
                 **training.summed_up(),
                 "seconds": time.perf_counter() - begun,
                 "rewards": session.rewards,
                 "val_rewards": session.val_rewards,
-                "ended": session.requests.ends or None,
+                "ended": ended or session.requests.ends or None,
                 **session.report.of_run(),
                 **session.totals.summary(),
                 "run_dir": str(session.folder),

@@ -314,9 +314,9 @@ class OnlineTraining(Training):
 
     # --- when it ends, and what is odd
 
-    def is_over(self) -> bool:
+    def why_over(self) -> str:
         own = self.session.rewards[self.session.begun_at :]
-        return super().is_over() or self._ending.is_over(own)
+        return super().why_over() or self._ending.why_over(own)
 
     async def check_end(self) -> None:
         await self._ending.check_end()

@@ -15,7 +15,7 @@ from agl_records.calls.sources.fields import OF_ANSWER, MessageError, make_call
 from agl_records.calls.span_tree import SpanNode, in_time
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
-from agl_records.types import ExclusionReason
+from agl_records.types import EXCLUSION_REASONS, ExclusionReason
 
 _FILLED = (
     *("messages", "tools", "response", "agent_name", "model", "requested_model"),
@@ -205,11 +205,26 @@ def model_calls(spans: Sequence[Span]) -> list[ModelCall]:
 
 def recorded_parts(spans: Sequence[Span]) -> list[Recorded]:
     """What has a bin of its own in a ledger, of all attempts; see ``ModelCall.parts``."""
+    in_time = [one for own in by_attempt(spans).values() for one in recorded_and_unrecognised(own)]
     return [
         replace(record, call=part)
-        for own in by_attempt(spans).values()
-        for record in recorded_and_unrecognised(own)
+        for record in (*in_time, *late_calls(spans))
         for part in record.call.parts()
+    ]
+
+
+def late_calls(spans: Iterable[Span]) -> list[Recorded]:
+    """The calls that nobody recorded in time, marked as such; they are in nothing else."""
+    every = list(spans)
+    late = {(span.attempt_id, span.span_id) for span in every if span.late}
+    if not late:
+        return []
+    groups = by_attempt(span.changed(late=False) if span.late else span for span in every)
+    return [
+        replace(record, malformed=EXCLUSION_REASONS["late"], code="late")
+        for own in groups.values()
+        for record in recorded_and_unrecognised(own)
+        if (record.call.attempt_id, record.call.call_id) in late
     ]
 
 

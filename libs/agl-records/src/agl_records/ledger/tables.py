@@ -78,6 +78,15 @@ class Sums(Counter[tuple[str, str]]):
         return [*counts, self.excluded("calls").total(), "; ".join(filter(None, because))]
 
 
+async def in_no_account(store: LightningStore, run: str | None) -> str:
+    """Of which steps the newest rollouts are that no account knows, as "64 of step 3"."""
+    newest = await store.query_rollouts(run=run, sort_order="desc", limit=MOST_ACCOUNTS)
+    known = {part.rollout_id for part in await load_parts(store, newest, run=run, lost=None)}
+    steps = [(one.metadata or {}).get("step") for one in newest if one.rollout_id not in known]
+    counts = Counter("no step" if step is None else f"step {step}" for step in steps)
+    return ", ".join(f"{n:,} of {step}" for step, n in counts.items())
+
+
 Key = tuple[str, str, int | None, str]
 """(run, algorithm, step, mode)."""
 
@@ -91,6 +100,8 @@ class Accounts:
     """Those of the step that was asked for; none when all were."""
     without: int = 0
     """Rollouts that no account knows."""
+    steps_without: str = ""
+    """Of which steps these are."""
     lost: int = 0
     """Accounts that a run went back behind; they are in no sum."""
     problems: list[str] = field(default_factory=list[str])
@@ -123,6 +134,8 @@ class Accounts:
                     accounts.parts.append(part)
         if step is None:
             accounts.without = (await store.query_rollouts(run=run, limit=1)).total - len(known)
+            if accounts.without > 0:
+                accounts.steps_without = await in_no_account(store, run)
         return accounts
 
     @classmethod

@@ -14,6 +14,7 @@ from agl.store.base import LightningStore
 from agl.types import Span
 from agl.utils.rewards import reward_problem
 from agl.utils.text import printable
+from agl_records.types import EXCLUSION_REASONS
 
 MOST_SPANS = 2_000
 """A trace of more is a long one."""
@@ -90,7 +91,7 @@ class RewardLine:
 
 @dataclass(frozen=True)
 class RefusedReward:
-    """A reward span that nobody can read, and that counts for nothing."""
+    """A reward span that nobody can read, or that came too late, and that counts for nothing."""
 
     span_id: str
     sequence_id: int
@@ -112,12 +113,19 @@ def reward_lines(spans: Sequence[Span]) -> tuple[RewardLine, ...]:
 
 
 def refused_rewards(spans: Sequence[Span]) -> tuple[RefusedReward, ...]:
-    """Those that cannot, in the order of their spans."""
+    """Those that count for nothing, in the order of their spans."""
     return tuple(
         RefusedReward(span.span_id, span.sequence_id, span.attempt_id, problem, span.writer)
         for span in spans
-        if (problem := reward_problem(span)) is not None
+        if (problem := _problem(span)) is not None
     )
+
+
+def _problem(span: Span) -> str | None:
+    if not span.late:
+        return reward_problem(span)
+    given = reward_lines([span.changed(late=False)])
+    return f"{given[0].value:.4g}: {EXCLUSION_REASONS['late']}" if given else None
 
 
 def refused_text(refused: Sequence[RefusedReward]) -> str:

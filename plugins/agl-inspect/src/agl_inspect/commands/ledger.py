@@ -46,7 +46,10 @@ def command(
     accounts = read_and_close(open_store(*where), read)
     problems = accounts.problems
     if step is not None and not accounts.steps and not problems:
-        raise ConfigError(f"the store has no account of step {step}. See: agl ledger")
+        raise ConfigError(
+            f"the store has no account of step {step}, which has not ended, or is none. Its "
+            f"rollouts, if it has some: agl rollouts --step {step}"
+        )
     if as_json:
         steps = [
             {
@@ -100,8 +103,8 @@ def _print(accounts: Accounts) -> None:
         what = "accounts of earlier steps were not read; --all reads them, --step one step"
         note(f"{accounts.left_out} {what}")
     if accounts.without:
-        what = "rollouts are in no account: their step did not end, they are canaries, or their"
-        note(f"{accounts.without} {what} algorithm keeps no ledger")
+        what = f"rollouts that no step has counted: {accounts.steps_without}"
+        note(f"{accounts.without} {what}. See: agl rollouts --step N")
     if accounts.lost:
         what = "accounts are in no sum: their run was killed, and went on from a checkpoint before"
         note(f"{accounts.lost} {what} them")

@@ -14,6 +14,7 @@ from agl_inspect.figures import entry, number
 from agl_inspect.report.curve import HELD_OUT, text_curve
 from agl_inspect.runs.facts import HeldOut, RunFacts
 from agl_runs.folders import RUNS, STORES
+from agl_runs.result import summary_in
 
 LABEL = 13
 """Columns of the names at the left."""
@@ -68,8 +69,8 @@ def _entries(facts: RunFacts, report: Path | None) -> Iterator[tuple[str, str]]:
         bins = {"trained": facts.calls_trained, **facts.excluded}
         yield "calls", f"{facts.calls:,} of models: {counts_text(bins)}"
     if facts.uncounted:
-        why = "their step did not end, they are canaries, or a start that was killed ran them"
-        yield "uncounted", f"the calls of {facts.uncounted:,} rollouts: {why}"
+        where = f"{facts.steps_uncounted}. See: agl rollouts {facts.result.run_id} --step N"
+        yield "uncounted", f"{facts.uncounted:,} rollouts that no step has counted: {where}"
     if tokens := tokens_text(facts):
         yield "tokens", tokens
     if times := times_text(facts):
@@ -109,8 +110,9 @@ def _curve(facts: RunFacts, width: int) -> list[str]:
 
 
 def why_it_ended(facts: RunFacts) -> str:
-    """Why it failed or stopped; "" where it did not, and where nobody said."""
-    return (facts.run.generations[-1].error or "") if facts.run and facts.run.generations else ""
+    """Why it failed, stopped, or ended early; "" where it did not, and where nobody said."""
+    error = facts.run.generations[-1].error if facts.run and facts.run.generations else ""
+    return error or summary_in(facts.result.folder).get("ended") or ""
 
 
 def took_text(facts: RunFacts) -> str:

@@ -18,7 +18,7 @@ from agl.types import AttemptedRollout
 from agl_learning.reports.diagnostics import Finding
 from agl_learning.reports.run_metrics import RunMetrics
 from agl_learning.run.checkpoint import best_checkpoint, whole_checkpoints
-from agl_records.ledger.tables import Accounts, Sums
+from agl_records.ledger.tables import Accounts, Sums, in_no_account
 from agl_runs.finding import innermost
 from agl_runs.folders import shown_status
 from agl_runs.records import Run
@@ -59,6 +59,8 @@ class RunFacts:
     """Reason -> model calls, most frequent first."""
     uncounted: int = 0
     """Rollouts whose calls are in no account."""
+    steps_uncounted: str = ""
+    """Of which steps these are."""
     findings: list[Finding] = field(default_factory=list[Finding])
     """Why nothing, or not much, could be learned."""
     unread: str = ""
@@ -112,6 +114,7 @@ class RunFacts:
             "calls_trained": self.calls_trained,
             "calls_excluded": self.excluded,
             "rollouts_uncounted": self.uncounted,
+            "steps_uncounted": self.steps_uncounted,
             "tokens_given": self.metrics.total("tokens/given"),
             "tokens_sampled": self.metrics.total("tokens/sampled"),
             "checkpoint": self.checkpoint,
@@ -161,6 +164,8 @@ async def run_facts(
             accounts = await Accounts.read(store, run=result.run_id)
             calls = accounts.total
             uncounted = accounts.without if calls else uncounted
+    is_more = uncounted > 0 and not is_quick
+    steps_uncounted = await in_no_account(store, result.run_id) if is_more else ""
     state = result.status if run is None else shown_status(run)
     seconds, took_longer = None, False
     if run is not None:
@@ -178,6 +183,7 @@ async def run_facts(
         calls_trained=calls["calls", "trained"],
         excluded=dict(calls.excluded("calls").most_common()),
         uncounted=max(uncounted, 0),
+        steps_uncounted=steps_uncounted,
         findings=findings,
         unread="; ".join(filter(None, [metrics.unread, lost])),
         **_checkpoints(result, held_out),

@@ -110,7 +110,8 @@ def _call(shown: Shown, place: int, call: ModelCall) -> Iterator[str]:
         return
     got = "no reward" if fate.reward is None else f"reward {fate.reward:.4g}"
     if not shown.is_accounted:
-        yield f"    {got}; no algorithm has accounted for it"
+        late = f": {fate.detail}" if fate.excluded == "late" else ""
+        yield f"    {got}; no algorithm has accounted for it{late}"
     elif fate.excluded is not None:
         detail = f" ({fate.detail})" if fate.detail else ""
         yield f"    not trained: {fate.excluded}{printable(detail)}; {got}"
@@ -177,7 +178,7 @@ def waterfall(spans: Iterable[Span], full: bool) -> Iterator[str]:
     begin = min(span.start_time or 0 for span in ordered)
     end = max(span.end_time or span.start_time or 0 for span in ordered)
     whole = max(end - begin, 1e-9)
-    yield f"time     {whole:.3g} s"
+    yield f"time     {end - begin:.3g} s"
     for span in ordered:
         start = (span.start_time or 0) - begin
         stop = max(start, (span.end_time or 0) - begin)
@@ -185,6 +186,7 @@ def waterfall(spans: Iterable[Span], full: bool) -> Iterator[str]:
         length = max(1, round(BAR_WIDTH * (stop - start) / whole))
         bar = f"{' ' * left}{'█' * min(length, BAR_WIDTH - left)}".ljust(BAR_WIDTH)
         failed = " ERROR" if span.status.status_code == "ERROR" else ""
+        failed += " late" if span.late else ""
         name = cut(printable(span.name), None if full else 60)
         yield f"  {stop - start:8.3f} s |{bar}| {name}{failed}"
 
