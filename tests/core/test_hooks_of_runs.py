@@ -317,7 +317,7 @@ def test_on_run_end_is_called_although_on_run_start_raised(monkeypatch):
     bad.on_run_start = lambda: 1 / 0
     monkeypatch.setenv("AGL_STRICT_PLUGINS", "1")
     with pytest.raises(AlgorithmError):
-        agl.Trainer(algorithm=agl.Baseline(), strategy=SHM, hooks=[tracker, bad]).fit(succeeds)
+        agl.Trainer(algorithm=agl.Baseline(), strategy=SHM, hooks=[tracker, bad]).fit(succeeds, [1])
     assert told == ["start", "end"]
 
 

@@ -215,7 +215,8 @@ class Trainer:
             )
         check_dataset("Trainer: train_dataset", datasets[0])
         check_dataset("Trainer: val_dataset", datasets[1])
-        algorithm.check_datasets(*datasets)
+        if self.strategy.runs_algorithm:
+            algorithm.check_datasets(*datasets)
         if not logging.getLogger("agl").handlers and not logging.getLogger().handlers:
             setup_logging()
         if self.llm_proxy is None and algorithm.needs_gateway:

@@ -223,7 +223,7 @@ def test_an_unknown_credit_rule_is_refused_at_once(grpo, credit):
 
 
 async def test_a_run_without_tasks_or_gateway_is_refused(grpo):
-    with pytest.raises(ConfigError, match="no training tasks"):
+    with pytest.raises(ConfigError, match="there are no tasks"):
         await grpo().run([])
     with pytest.raises(ConfigError, match="needs a gateway"):
         await grpo().run(["one"])

@@ -246,14 +246,13 @@ def worker_busy(worker: Worker, attempt: Attempt, now: float, *, claimed: bool =
 
 def worker_after(worker: Worker, ended: AttemptStatus, other: Attempt | None, now: float) -> Worker:
     """When an attempt has ended so, and ``other`` is the worker's newest attempt that goes on."""
-    if other is not None:
-        return worker.changed(
-            current_rollout_id=other.rollout_id, current_attempt_id=other.attempt_id
-        )
-    changes: dict[str, Any] = {"current_rollout_id": None, "current_attempt_id": None}
-    if ended in ("timeout", "unresponsive"):
+    changes: dict[str, Any] = {
+        "current_rollout_id": other and other.rollout_id,
+        "current_attempt_id": other and other.attempt_id,
+    }
+    if other is None and ended in ("timeout", "unresponsive"):
         changes["status"] = "unknown"
-    else:
+    elif other is None:
         changes |= {"status": "idle", "last_idle_time": now}
     return worker.changed(**changes)
 

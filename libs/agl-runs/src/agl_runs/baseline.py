@@ -15,7 +15,7 @@ from agl.utils.checks import check_numbers
 from agl.utils.text import shorten
 from agl_runs.failures import infrastructure_failure
 from agl_runs.mixed_calls import MixingCheck, ran
-from agl_runs.options import Named
+from agl_runs.options import Named, need_tasks
 
 logger = logging.getLogger("agl.baseline")
 _of_attempts = logging.getLogger("agl.runner.attempt")
@@ -53,6 +53,12 @@ class Baseline(Named, FastAlgorithm):
         self.max_queue_length = max_queue_length
         self.rewards: dict[str, float | None] = {}
         """Rollout id -> final reward, None where there is none; filled by ``run``."""
+
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse to begin without tasks."""
+        need_tasks("Baseline", train_dataset, val_dataset)
 
     async def clear_leftovers(self, store: LightningStore) -> None:
         """Have runners that start from now on not log what ``run`` logs of each attempt."""

@@ -37,6 +37,7 @@ from pydantic_core import CoreSchema, core_schema as made
 from typing_extensions import Format, get_annotations
 
 from agl.errors import ConfigError, UnknownArgumentError
+from agl.types import Dataset
 from agl.utils.checks import check_choice, check_numbers
 from agl.utils.text import did_you_mean
 
@@ -183,6 +184,15 @@ def check_place(owner: str, /, **values: object) -> None:
                 "which has no colon. What builds a model is given as a function, in Python; for a "
                 "file, save the model in a folder"
             )
+
+
+def need_tasks(owner: str, *datasets: Dataset[Any] | None) -> None:
+    """Refuse to begin without any tasks."""
+    if not any(given is not None and len(given) for given in datasets):
+        raise ConfigError(
+            f"{owner}: there are no tasks. Pass train_dataset; in a file, name them as train, or "
+            "have the environment give them as its train"
+        )
 
 
 def check_options(owner: str, options: Any) -> None:

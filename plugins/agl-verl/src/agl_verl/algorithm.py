@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agl.algorithm.base import Algorithm
-from agl.errors import AlgorithmError, ConfigError
+from agl.errors import AlgorithmError
 from agl.types import LLM, Dataset
 from agl_learning.run.folder import cancel_dead_starts, check_own, hold_run
 from agl_learning.run.start import free_gateway, run_folder
+from agl_runs.options import need_tasks
 from agl_verl.configuration import compose, get, read
 from agl_verl.options import NAME, Options
 
@@ -43,6 +44,12 @@ class VERL(Options, Algorithm):
         if self.credit is not None:
             self.adapter_options = {"credit": self.credit}
 
+    def check_datasets(
+        self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    ) -> None:
+        """Refuse to begin without tasks."""
+        need_tasks("VERL", train_dataset)
+
     async def clear_leftovers(self, store: "LightningStore") -> None:
         """Cancel what a killed part of the run left in the store, before runners claim it."""
         folder = self.run_dir or self.get_run_folder()
@@ -65,11 +72,8 @@ class VERL(Options, Algorithm):
             LedgerError: A model call stands in no bin or in several.
             StoppedError: It was asked to stop, or its budget is spent.
         """
-        if train_dataset is None or len(train_dataset) == 0:
-            raise ConfigError(
-                "VERL: there are no training tasks. Pass train_dataset; in a file, name them as "
-                "train, or have the environment give them as its train"
-            )
+        self.check_datasets(train_dataset, val_dataset)
+        assert train_dataset is not None
         gateway = free_gateway(self, "VERL")
         from agl_verl.launch import launch
         from agl_verl.preflight import check_environment

@@ -38,7 +38,7 @@ from agl_records.training_data import TrainedModel
 from agl_runs.description import options_of
 from agl_runs.differences import shape_changes
 from agl_runs.failures import Failures
-from agl_runs.options import Count, Name, Named, NotNegative, absolute, check_options
+from agl_runs.options import Count, Name, Named, NotNegative, absolute, check_options, need_tasks
 
 if TYPE_CHECKING:
     from agl.algorithm.adapter import TraceAdapter
@@ -291,7 +291,8 @@ class Training(Named, Algorithm):
     def check_datasets(
         self, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
     ) -> None:
-        """Refuse options of evaluations where there is nothing to evaluate on."""
+        """Refuse to begin without tasks, or with options of evaluations and none to evaluate on."""
+        need_tasks(self.title, train_dataset)
         self.evaluation.check_tasks(self.title, type(self).evaluation, val_dataset)
 
     def check_adapter(self, adapter: "TraceAdapter[Any]") -> None:

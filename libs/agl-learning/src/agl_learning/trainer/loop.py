@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from agl.errors import ConfigError, StoppedError
+from agl.errors import StoppedError
 from agl.types import Dataset
 from agl_learning.collect.collector import AS_ASKED
 from agl_learning.collect.step_metrics import collected_metrics
@@ -38,12 +38,8 @@ async def run(
         LedgerError: A model call stands in no bin or in several.
         StoppedError: It was asked to stop.
     """
-    if train_dataset is None or len(train_dataset) == 0:
-        raise ConfigError(
-            f"{training.title}: there are no training tasks. Pass train_dataset; in a file, name "
-            "them as train, or have the environment give them as its train"
-        )
     training.check_datasets(train_dataset, val_dataset)
+    assert train_dataset is not None
     for name, every in training.intervals().items():
         if every is not None and every > training.num_steps:  # a file is tried with fewer steps
             logger.warning(
