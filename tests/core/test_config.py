@@ -359,6 +359,11 @@ def test_each_wrong_key_is_refused_in_one_line(project, override, error, message
         check(project, override)
 
 
+def test_an_unknown_key_is_named_before_a_wrong_value(project):
+    with pytest.raises(ConfigError, match="levl: unknown key"):
+        check(project, "runner=3", "levl=3")
+
+
 def test_two_numbers_of_runners_are_refused(project):
     with pytest.raises(ConfigError, match="runners=2, and the strategy given has n_runners=3"):
         check(project, "runners=2", "strategy={type: cs, n_runners: 3}")

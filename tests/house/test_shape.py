@@ -15,7 +15,7 @@ DISTRIBUTIONS = [
     path for kind in ("core", "libs/*", "plugins/*", "compat/*") for path in sorted(ROOT.glob(kind))
 ]
 ROOMS, LINES = 16, 400
-MOST_IN_THE_CORE = 12_610
+MOST_IN_THE_CORE = 12_590
 """Lines, to come down to 12,500. It only goes down."""
 MOST_SLOW = 12
 """Marks of tests that may take longer than `tests/cpu_budget.py` says. It only goes down."""

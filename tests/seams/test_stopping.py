@@ -113,6 +113,8 @@ def test_whichever_signal_comes_second_ends_a_run_in_processes_at_once(scene, fi
     process.send_signal(then)
     assert process.wait(timeout=60) == code, scene.errors.read_text()[-3000:]
     assert scene.output.read_text() == "ASKED\n"
+    if then is signal.SIGINT:  # an exception of Python's, which says the way on
+        assert "\nThe run was interrupted: go on with Trainer(run=" in scene.errors.read_text()
 
 
 @pytest.mark.parametrize("strategy", ["type='cs'", "type='shm', graceful_delay=2.0"])

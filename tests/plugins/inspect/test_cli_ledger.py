@@ -58,6 +58,12 @@ def test_rollouts_in_no_account_are_counted(agl, tmp_path):
     assert "1 rollouts that no step has counted: 1 of no step. See: agl rollouts --step N" in said
 
 
+def test_a_run_whose_algorithm_keeps_no_ledger_is_told_as_that(agl, tmp_path):
+    filled(lambda store: store.enqueue_rollout("never run"), tmp_path / "store.db")
+    _, out, err = succeeds(agl, "ledger", str(tmp_path))
+    assert (out, err[:46]) == ("", "1 rollouts, and none is in an account: an algo")
+
+
 async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypatch, capsys):
     monkeypatch.setattr(tables, "MOST_ACCOUNTS", 12)
     for step in range(1, 23):

@@ -229,7 +229,7 @@ def test_a_share_of_time_is_shown_where_rollouts_and_updates_take_turns():
     seconds = {"step": 100, "rollouts": 80, "sampling": 60, "update": 15}
     line: dict[str, Any] = {"step": 1, **{f"time/{name}": n for name, n in seconds.items()}}
     in_turn, overlapping = RunMetrics([line]), RunMetrics([{**line, "time/idle": 5.0}])
-    assert "75% of the steps" in times_text(RunFacts(result=RunResult(), metrics=in_turn))
+    assert "75% of the time of steps" in times_text(RunFacts(result=RunResult(), metrics=in_turn))
     assert "%" not in times_text(RunFacts(result=RunResult(), metrics=overlapping))
 
 

@@ -76,7 +76,7 @@ def plan_part(
         address = {"server_address": spec} if is_server else {"url": f"postgresql://{rest}"}
         spec = {"type": "client" if is_server else "postgres", **address}
     elif name == "store" and isinstance(spec, str) and ("/" in spec or spec.endswith(".db")):
-        hint = f"give SqliteLightningStore({spec!r})"
+        hint = f"give {{type: sqlite, path: {spec}}}, or in Python SqliteLightningStore({spec!r})"
         raise ConfigError(f"{where or name}: {spec!r} is no name of a store; {hint}")
     plan = plan_component(
         spec,

@@ -117,7 +117,7 @@ def validate(target: Callable[..., Any], values: Mapping[str, Any], where: str) 
     schema = schema_of(target)
     known = {option.name: option for option in schema.options}
     converted: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in sorted(values.items(), key=lambda item: item[0] in known):  # unknown first
         if name in known:
             converted[name] = _convert(known[name].annotation, value, key(where, name))
         elif schema.open:

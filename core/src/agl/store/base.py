@@ -106,7 +106,8 @@ class LightningStore(StoreReads):
         key: str | None = None,
     ) -> Rollout:
         """Queue one task; see ``enqueue_many_rollouts``, and ``EnqueueRolloutRequest`` for all."""
-        request = request_of(input, mode, resources_id, config, metadata, key)
+        about: Any = {"input": input, "mode": mode, "resources_id": resources_id, "config": config}
+        request = EnqueueRolloutRequest(**about, metadata=metadata, key=key)
         return (await self.enqueue_many_rollouts([request]))[0]
 
     @operation
@@ -383,16 +384,3 @@ class LightningStore(StoreReads):
             How many ``rollouts``, ``attempts``, ``spans``, ``documents`` and ``resources``.
         """
         ...
-
-
-def request_of(
-    input: TaskInput,
-    mode: RolloutMode | None,
-    resources_id: str | None,
-    config: RolloutConfig | None,
-    metadata: dict[str, Any] | None,
-    key: str | None,
-) -> EnqueueRolloutRequest:
-    """What ``enqueue_rollout`` and ``start_rollout`` are given."""
-    about: Any = {"input": input, "mode": mode, "resources_id": resources_id, "config": config}
-    return EnqueueRolloutRequest(**about, metadata=metadata, key=key)

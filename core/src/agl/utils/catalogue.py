@@ -41,7 +41,8 @@ def public_names(kind: str) -> dict[str, Any]:
 def refuse_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
     """Raise a module's ``AttributeError``, with the nearest name, or the one for a name of 0.3."""
     instead = _read("names.json")["of 0.3"].get(name)
-    hint = f" It is of Agent Lightning 0.3: {instead}" if instead else did_you_mean(name, known)
+    hint = did_you_mean(name, known := [*known]) or did_you_mean(name.upper(), known)
+    hint = f" It is of Agent Lightning 0.3: {instead}" if instead else hint
     message = f"module {module!r} has no attribute {name!r}.{hint}"
     raise AttributeError(message, name=name)  # with a name, Python adds no guess of its own
 

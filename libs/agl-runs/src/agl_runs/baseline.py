@@ -96,8 +96,9 @@ class Baseline(Named, FastAlgorithm):
             _of_attempts.removeFilter(_drop)
             rewards = [reward for reward in self.rewards.values() if reward is not None]
             mean = f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
-            numbers = (len(self.rewards), self._num_succeeded, mean, len(rewards))
-            logger.info("Finished %d rollouts: %d succeeded, mean reward %s over %d.", *numbers)
+            end = "Finished" if len(self.rewards) >= self._num_tasks else "Stopped after"
+            numbers = (end, len(self.rewards), self._num_succeeded, mean, len(rewards))
+            logger.info("%s %d rollouts: %d succeeded, mean reward %s over %d.", *numbers)
         if self._no_runner is not None:
             raise self._no_runner
         if self._outages and all(self._outages) and not self.is_budget_spent():

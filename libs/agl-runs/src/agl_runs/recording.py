@@ -208,6 +208,9 @@ class RunRecorder(Recorder):
             about = describe_run(agent, algorithm, datasets, request.config)
             _ask(store, lambda: check_alone(store, now.run_id, held))
             key = _begin(now, request, store, algorithm, about, unknown)
+            if request.config is None:  # `agl run` says it in its own words
+                memory = "a store in memory, which ends with this process"
+                logger.info("Run %s, in %s", now.run_id, now.folder if now.is_kept else memory)
             error: BaseException | None = None
             try:
                 # Another one may have begun in this moment.
@@ -217,7 +220,10 @@ class RunRecorder(Recorder):
                 error = raised
                 if isinstance(raised, AlgorithmError):
                     _say_where_and_what(raised)
-                if isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
+                if isinstance(raised, KeyboardInterrupt):
+                    raised.__suppress_context__ = True  # asyncio's part, which tells a user nothing
+                    raised.add_note(f"The run was interrupted: {now.how_to_go_on}")
+                elif isinstance(raised, RunError) and raised is not now.stopped and now.can_go_on:
                     raised.add_note(f"What it has is kept: {now.how_to_go_on}")
                 raise
             finally:

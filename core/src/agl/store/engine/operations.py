@@ -141,9 +141,10 @@ def claim(
 
 
 def start_rollout(
-    tables: Tables, now: float, request: EnqueueRolloutRequest, worker_id: str | None
+    tables: Tables, now: float, worker_id: str | None = None, **about: Any
 ) -> AttemptedRollout:
     """Make a rollout and its first attempt; see ``EnqueueRolloutRequest``."""
+    request = EnqueueRolloutRequest(**about)
     known = None if request.key is None else tables.rollout_id_of_key(request.key)
     if known is not None:
         latest = tables.latest_attempt(known)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from agl.errors import ConfigError, StoreUnavailableError
 from agl.store import rules
 from agl.store.answers import FENCE
-from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn, request_of
+from agl.store.base import AttemptEnd, LightningStore, LightningStoreStatistics, Turn
 from agl.store.engine import operations as ops, records
 from agl.store.engine.reading import ReadingStore
 from agl.store.engine.tables import Tables
@@ -19,7 +19,7 @@ from agl.store.packed_span import AnySpan
 from agl.store.queries import check_seconds
 from agl.store.waiting import Effects, EndWaiters, QueueWaiters
 from agl.store.watchdog import StoreClock, Watchdog
-from agl.types import AttemptedRollout, Rollout, RolloutConfig, RolloutMode
+from agl.types import AttemptedRollout, Rollout
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     one.__name__: one
     for one in (
         ops.enqueue_many_rollouts,
+        ops.start_rollout,
         ops.start_attempt,
         ops.add_many_spans,
         ops.get_many_span_sequence_ids,
@@ -166,22 +167,6 @@ class EngineStore(ReadingStore):
         return await self._change(
             lambda tables, now: ops.claim(tables, now, limit, worker_id, key),
             lambda claimed: claimed,
-        )
-
-    async def start_rollout(
-        self,
-        input: Any,
-        mode: RolloutMode | None = None,
-        resources_id: str | None = None,
-        config: RolloutConfig | None = None,
-        metadata: dict[str, Any] | None = None,
-        worker_id: str | None = None,
-        *,
-        key: str | None = None,
-    ) -> AttemptedRollout:
-        request = request_of(input, mode, resources_id, config, metadata, key)
-        return await self._change(
-            lambda tables, now: ops.start_rollout(tables, now, request, worker_id)
         )
 
     # --- a runner's whole turn

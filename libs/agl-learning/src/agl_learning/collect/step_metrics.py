@@ -181,6 +181,8 @@ def why_nothing(collected: Collected) -> str:
         parts.append(f"model calls excluded as {listed}")
     if collected.mean_reward is not None:
         parts.append(f"mean reward {collected.mean_reward:.3f}")
+    elif set(reasons) == {"no_reward"}:
+        parts.append("does the agent return a number, or call agl.emit_reward(value)?")
     return "; ".join(parts)
 
 

@@ -11,6 +11,7 @@ from agl.types import Dataset
 from agl_learning.run.checkpoint import Progress
 from agl_learning.run.notes import Notes
 from agl_learning.trainer.comparison import Replay
+from agl_learning.trainer.loop import run as run_steps
 from agl_learning.trainer.version import FineTuning
 from agl_runs.options import Count, NotNegative
 
@@ -103,7 +104,7 @@ class PaidTraining(FineTuning):
             StoppedError: It would go over ``max_trained_tokens``.
         """
         try:
-            await super().run(train_dataset, val_dataset)
+            await run_steps(self, train_dataset, val_dataset)
         except _DryRunOver as over:
             self.summary = over.summary
             logger.info("%s, dry run: %s; nothing was trained", self.name, over.summary["bill"])

@@ -28,9 +28,11 @@ logger = logging.getLogger("agl.learning")
 
 
 async def run(
-    training: Training, train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None
+    self: Training,
+    train_dataset: Dataset[Any] | None = None,
+    val_dataset: Dataset[Any] | None = None,
 ) -> None:
-    """Do all steps that the run has not had yet.
+    """Do all steps that the run has not had yet: ``run`` of those that use this loop.
 
     Raises:
         ConfigError: No tasks, no gateway, or a folder, model or machine that will not do.
@@ -38,29 +40,29 @@ async def run(
         LedgerError: A model call stands in no bin or in several.
         StoppedError: It was asked to stop.
     """
-    training.check_datasets(train_dataset, val_dataset)
+    self.check_datasets(train_dataset, val_dataset)
     assert train_dataset is not None
-    for name, every in training.intervals().items():
-        if every is not None and every > training.num_steps:  # a file is tried with fewer steps
+    for name, every in self.intervals().items():
+        if every is not None and every > self.num_steps:  # a file is tried with fewer steps
             logger.warning(
                 "%s: %s.every is %d, and the run has %d steps: it does nothing, beside what is "
                 "done at the end in any case",
-                *(training.title, name, every, training.num_steps),
+                *(self.title, name, every, self.num_steps),
             )
     begun = time.perf_counter()
-    training.asked_to_stop = asyncio.Event()
-    origin = training.origin or await asyncio.to_thread(training.find_start)
-    training.origin = None
-    async with open_run(training, origin) as session:
-        tasks = Tasks(train_dataset, training.seed, training.task_order)
-        loop = training.running = Loop(training, session, tasks, val_dataset)
+    self.asked_to_stop = asyncio.Event()
+    origin = self.origin or await asyncio.to_thread(self.find_start)
+    self.origin = None
+    async with open_run(self, origin) as session:
+        tasks = Tasks(train_dataset, self.seed, self.task_order)
+        loop = self.running = Loop(self, session, tasks, val_dataset)
         try:
             stopped = await loop.run()
-            ended = training.why_over() if session.steps_done < training.num_steps else ""
+            ended = self.why_over() if session.steps_done < self.num_steps else ""
             if ended and not session.requests.ends:  # which was told when it was asked for
                 logger.warning("%s: ending after step %d", ended, session.steps_done)
-            training.summary = {
-                **training.summed_up(),
+            self.summary = {
+                **self.summed_up(),
                 "seconds": time.perf_counter() - begun,
                 "rewards": session.rewards,
                 "val_rewards": session.val_rewards,
@@ -69,9 +71,9 @@ async def run(
                 **session.totals.summary(),
                 "run_dir": str(session.folder),
             }
-            session.report.summary(training.summary, session.generation.number)
+            session.report.summary(self.summary, session.generation.number)
         finally:
-            training.running = None
+            self.running = None
             await loop.end()
     if stopped is not None:
         raise stopped

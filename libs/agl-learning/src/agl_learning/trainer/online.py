@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from agl.types import Dataset
 from agl.utils.checks import check_choice
 from agl_learning.advantages.estimator_option import Estimator, Foreseen
 from agl_learning.advantages.overlong_penalty import Overlong
@@ -34,7 +33,7 @@ from agl_learning.trainer.base import Training
 from agl_learning.trainer.comparison import digest_of
 from agl_learning.trainer.ending import Ending
 from agl_learning.trainer.learned import Learned, check_names, leave_out, read_update, read_weighed
-from agl_learning.trainer.loop import run
+from agl_learning.trainer.loop import run as run_steps
 from agl_learning.trainer.options import Checkpoints, Stopping
 from agl_learning.trainer.replay import replay as replay_step
 from agl_learning.trainer.source import Ahead, InStep, Runners, Source, check_source, reject_stale
@@ -187,11 +186,7 @@ class OnlineTraining(Training):
         """What the model has to say of the rows before their advantages are made; nothing."""
         return None
 
-    async def run(
-        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
-    ) -> None:
-        await run(self, train_dataset, val_dataset)
-
+    run = run_steps
     replay = replay_step
 
     # --- the loop's questions

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from agl.errors import AlgorithmError
-from agl.types import Dataset
 from agl_learning.collect.results import Collected
 from agl_learning.collect.step_metrics import collected_metrics
 from agl_learning.collect.task_order import Tasks
@@ -26,7 +25,7 @@ from agl_learning.run.folder import check_own
 from agl_learning.run.start import Origin, mend_generation, run_folder
 from agl_learning.trainer.base import Training
 from agl_learning.trainer.learned import Learned, only_finite
-from agl_learning.trainer.loop import run
+from agl_learning.trainer.loop import run as run_steps
 from agl_learning.trainer.options import Evaluation
 from agl_learning.trainer.replay import replay as replay_step
 from agl_learning.trainer.source import InStep, Runners
@@ -117,11 +116,7 @@ class FineTuning(Training):
         """What tells the weights of a version from others, bit for bit; None where nobody can."""
         return None
 
-    async def run(
-        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
-    ) -> None:
-        await run(self, train_dataset, val_dataset)
-
+    run = run_steps
     replay = replay_step
 
     # --- the loop's questions

@@ -106,7 +106,7 @@ def part_with(option: str, given: Mapping[str, Any]) -> str | None:
     for name in (*PARTS, "environment"):
         spec, default = given.get(name), PARTS[name].default if name in PARTS else None
         kind = cast(Any, spec).get("type") if isinstance(spec, Mapping) else spec
-        with suppress(AglError):  # what cannot be found has no options
+        with suppress(AglError, TypeError):  # what is none has no options
             target, _ = find_target(kind or default, GROUPS.get(name))
             if any(one.name == option for one in schema_of(target).options):
                 return name

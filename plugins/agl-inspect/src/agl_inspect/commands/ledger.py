@@ -83,6 +83,10 @@ def command(
 
 
 def _print(accounts: Accounts) -> None:
+    if accounts.without and not accounts.steps:
+        what = "rollouts, and none is in an account: an algorithm that trains a model writes one"
+        note(f"{accounts.without} {what} for each rollout of a step, when the step ends")
+        return
     click.echo(accounts.text())
     excluded = [one for part in accounts.parts for one in part.excluded]
     if excluded:

@@ -157,7 +157,7 @@ def times_text(facts: RunFacts) -> str:
     shown = ", ".join(f"{duration(n)} {name}" for name, n in times.items() if n is not None)
     is_in_turn = total("time/idle") is None  # else rollouts run while the model is trained
     if sampling is not None and training and steps and is_in_turn:
-        shown += f"; {(sampling + training) / steps:.0%} of the steps sampled or trained"
+        shown += f"; {(sampling + training) / steps:.0%} of the time of steps sampled or trained"
     return shown
 
 

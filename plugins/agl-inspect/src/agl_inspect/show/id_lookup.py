@@ -321,7 +321,8 @@ async def rollout_of(store: LightningStore, name: str | None, *, accounted: bool
         return chosen
     subject = await find(store, name)
     if not subject.rollout_id:
-        raise ConfigError(f"{subject.text} is no rollout. See: agl show {subject.name}")
+        where = "agl rollouts" if subject.kind == "run" else "agl show"
+        raise ConfigError(f"{subject.text} is no rollout. See: {where} {subject.name}")
     return subject.rollout_id
 
 
