@@ -235,6 +235,9 @@ def test_an_error_that_nobody_expected_says_where_it_was_raised(agl, project, in
     result = agl("run", "agl.yaml", "strategy=fails")
     said = r"agl: KeyError: 'boom', at .*agl_x_mod\.py:6 \(--debug shows the traceback\)"
     assert (result.code, bool(re.fullmatch(said, result.err.splitlines()[-1]))) == (1, True)
+    taken = agl("run", "agl.yaml", "run_dir=agl.yaml")
+    said = "agl: 'agl.yaml': File exists (--debug shows the traceback)"
+    assert (taken.code, taken.err.splitlines()[-1]) == (1, said)
 
 
 @pytest.mark.parametrize(

@@ -182,4 +182,4 @@ def test_baseline_says_what_came_of_the_rollouts_that_were_run(caplog) -> None:
     assert "Finished 3 rollouts: 3 succeeded, mean reward 1.000" in caplog.text
     caplog.clear()
     agl.Trainer(strategy=strategy, max_rollouts=3).dev(one, range(5))
-    assert "Finished 3 rollouts: 3 succeeded, mean reward 1.000" in caplog.text
+    assert "Stopped after 3 rollouts: 3 succeeded, mean reward 1.000" in caplog.text

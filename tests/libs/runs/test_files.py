@@ -37,13 +37,6 @@ def test_a_whole_file_is_as_it_was_where_the_new_one_does_not_fit(tmp_path):
     assert path.read_text() == '{"a": 1}'
 
 
-@pytest.mark.parametrize("above", ["", "sub"])
-def test_a_file_in_the_place_of_a_folder_is_named_with_what_to_do(tmp_path, above):
-    (tmp_path / "taken").touch()
-    with pytest.raises(ConfigError, match=r"cannot be made \((File exists|Not a directory)\)"):
-        make_private_folder(tmp_path / "taken" / above)
-
-
 def test_a_folder_that_may_not_be_made_is_named_with_what_to_do(tmp_path, monkeypatch):
     def refuse(path, *args, **options):
         raise PermissionError(13, "Permission denied", str(path))

@@ -131,6 +131,9 @@ def _report(error: BaseException) -> int:
             message, code = f"{error} (--debug shows the traceback)", RUN_FAILED
         case errors.AglError():
             message, code = str(error), RUN_FAILED
+        case OSError() if error.filename is not None:
+            message = f"{error.filename!r}: {error.strerror} (--debug shows the traceback)"
+            code = RUN_FAILED
         case Exception():
             last = traceback.extract_tb(error.__traceback__)[-1]  # a plugin's own line, mostly
             at = f"at {last.filename}:{last.lineno}"

@@ -6,23 +6,23 @@ from pathlib import Path
 from agl.errors import ConfigError
 
 
-def make_private_folder(folder: Path, mode: int = 0o700) -> None:
-    """Make a folder, and the missing ones above it, for this user alone if ``mode`` stays.
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and the missing ones above it, for this user alone.
 
     One that is there stays as it is: whoever made it may have opened it to others.
 
     Raises:
-        ConfigError: This user may not make it, or a file has the name of it or of one above it.
-        OSError: It cannot be made: the disk is full, say.
+        ConfigError: This user may not make it.
+        OSError: It cannot be made.
     """
     if not folder.is_dir():
-        make_private_folder(folder.parent, mode)
+        make_private_folder(folder.parent)
         try:
-            folder.mkdir(mode, exist_ok=True)
-        except (PermissionError, FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+            folder.mkdir(0o700, exist_ok=True)
+        except PermissionError as error:
             raise ConfigError(
                 f"{str(folder)!r}: this folder cannot be made ({error.strerror}). Work in a folder "
-                "that you may write, or give another one (run_dir, --out)"
+                "that you may write, or give another one (run_dir)"
             ) from error
 
 

@@ -27,6 +27,9 @@ def check(offered: Sequence[Component], options: Mapping[str, Any]) -> list[dict
 
     Returns:
         For each component: claim -> ``kept``, or ``skipped`` or ``broken`` and why.
+
+    Raises:
+        ConfigError: A component has no such option, or not with this value.
     """
     found = [_load(component, options) for component in offered]
     with TemporaryDirectory() as folder:
@@ -55,7 +58,7 @@ def check(offered: Sequence[Component], options: Mapping[str, Any]) -> list[dict
 def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
     """What is known before a suite runs; nothing if one can."""
     from agl.cli.plugins import try_component
-    from agl.plugins.schema import schema_of
+    from agl.plugins.schema import schema_of, validate
 
     try:
         try_component(component)
@@ -69,6 +72,8 @@ def _load(component: Component, options: Mapping[str, Any]) -> dict[str, str]:
     target = load_component(component)
     needs = [one for one in schema_of(target).options if one.required] if callable(target) else []
     missing = [f"{one.name}=..." for one in needs if one.name not in given]
+    if options and not missing:  # what its user misspelt is no claim of the plugin's
+        validate(target, options, f"{component.kind} {component.name}:")
     return {"its options are given": f"skipped: give {' '.join(missing)}"} if missing else {}
 
 

@@ -19,14 +19,20 @@ from agl_adapters.air import AutoRewards
 from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
 from agl_records.calls.attempts import unused_attempts
 from agl_records.calls.matching import compile_match, selects
-from agl_records.calls.reader import Recorded, by_attempt, late_calls, recorded_and_unrecognised
+from agl_records.calls.reader import (
+    LATE,
+    Recorded,
+    by_attempt,
+    late_calls,
+    recorded_and_unrecognised,
+)
 from agl_records.calls.sources.fields import OUTPUT_TYPE
 from agl_records.calls.span_tree import ordered
 from agl_records.credit import CreditRule, GroupRule, credits_of
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet, common_length, extend, new_row
 from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
-from agl_records.types import EXCLUSION_REASONS, Credit, ExclusionReason
+from agl_records.types import Credit, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
 WrongToolCalls = Literal["train", "exclude"]
@@ -127,10 +133,10 @@ class TraceToRows(RowsAdapter):
             else:
                 announce(records, result.ledger)
                 self._adapt_attempt(records, ordered(spans), model, known.get(key), result)
-        late, too_late = late_calls(source), EXCLUSION_REASONS["late"]
+        late = late_calls(source)
         marked = [span.changed(late=False) for span in source if span.late]
         has_calls |= dict.fromkeys((one.call.rollout_id for one in late), True)
-        leave_out(late, marked, "late", too_late, result.ledger)
+        leave_out(late, marked, "late", LATE, result.ledger)
         used = {key[0] for key in groups.keys() - unused.keys()}
         for rollout_id in (rollout_id for rollout_id, some in has_calls.items() if not some):
             reason, detail = (

@@ -46,7 +46,6 @@ def _limit(text: str) -> tuple[str, float]:
 )
 @click.option(
     "--model-key",
-    default=None,
     envvar=LightningEnvVar.AGL_MODEL_API_KEY.value,
     show_envvar=True,
     help="API key of the servers of --model. The variable does not show in process lists.",
@@ -54,21 +53,18 @@ def _limit(text: str) -> tuple[str, float]:
 @click.option(
     "--config",
     "config_file",
-    default=None,
     metavar="FILE",
     help="YAML with any options of the gateway: model_list, num_retries, callbacks ...",
 )
 @click.option(
     "--store",
     "store_url",
-    default=None,
     metavar="URL",
     help="Store server in which calls are recorded; its admin's token is in AGL_SERVER_TOKEN.",
 )
 @click.option(
     "--token",
     "api_key",
-    default=None,
     envvar=LightningEnvVar.AGL_GATEWAY_TOKEN.value,
     show_envvar=True,
     help="What agents send as API key. The variable does not show in process lists. One is made if "

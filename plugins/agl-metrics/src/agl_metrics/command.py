@@ -18,12 +18,10 @@ DEFAULT_PORT = 4748
     "--store",
     "store_url",
     metavar="URL",
-    default=None,
     help="Show /metrics of this store server as well: the address with a token of a reader.",
 )
 @click.option(
     "--token",
-    default=None,
     envvar=LightningEnvVar.AGL_SERVER_TOKEN.value,
     show_envvar=True,
     help="The store's. Prometheus then sends this, or a token of a reader made from it, as bearer "

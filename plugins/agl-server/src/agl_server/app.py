@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,16 +17,12 @@ import agl
 from agl.errors import AglError
 from agl_http import wire
 from agl_http.layers import App, Authenticated, ErrorGuard, RememberedPosts, Unpacked, WholeBody
-from agl_http.tokens import ADMIN, Grant, Tokens
+from agl_http.tokens import ADMIN, Tokens
 from agl_server.answers import error_answer
 from agl_server.dispatch import Dispatch
 from agl_server.routes import StoreRoutes
 
 logger = logging.getLogger("agl.server")
-
-
-def _everything(authorization: bytes) -> Grant:
-    return ADMIN
 
 
 async def not_implemented(request: Request) -> Response:
@@ -92,7 +88,7 @@ def store_app(
     )
     others.router.redirect_slashes = False
 
-    grant_of = _everything if tokens is None else tokens.read_header
+    grant_of: Callable[[bytes], Any] = (lambda _: ADMIN) if tokens is None else tokens.read_header
     open_paths = frozenset({wire.HEALTH, "/health"})
     inner = RememberedPosts(Unpacked(Dispatch(others, listed), max_body_bytes))
     app: App = Authenticated(WholeBody(inner, max_body_bytes), grant_of, open_paths)

@@ -15,13 +15,14 @@ from agl_records.calls.sources.fields import OF_ANSWER, MessageError, make_call
 from agl_records.calls.span_tree import SpanNode, in_time
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
-from agl_records.types import EXCLUSION_REASONS, ExclusionReason
+from agl_records.types import ExclusionReason
 
 _FILLED = (
     *("messages", "tools", "response", "agent_name", "model", "requested_model"),
     *("served_model", "model_version", "finish_reason", "response_id"),
 )
 """What the kept record of a call takes from the others where it has nothing itself."""
+LATE = "the store took its span after that end"
 _CHOICE_PARTS = tuple(Choice.model_fields)
 
 
@@ -221,7 +222,7 @@ def late_calls(spans: Iterable[Span]) -> list[Recorded]:
         return []
     groups = by_attempt(span.changed(late=False) if span.late else span for span in every)
     return [
-        replace(record, malformed=EXCLUSION_REASONS["late"], code="late")
+        replace(record, malformed=LATE, code="late")
         for own in groups.values()
         for record in recorded_and_unrecognised(own)
         if (record.call.attempt_id, record.call.call_id) in late

@@ -12,7 +12,6 @@ from agl_inspect.report.page import write_report
 from agl_inspect.report.text import summary_text
 from agl_inspect.runs.facts import run_facts
 from agl_inspect.runs.lookup import file_of, find_run, read_store_of, runs_of_store
-from agl_runs.files import make_private_folder
 from agl_runs.finding import last_time
 from agl_runs.local_runs import whole
 from agl_views.tables.stores import store_options
@@ -46,6 +45,6 @@ def command(
         return
     folder = out or facts.result.folder
     if out is not None:
-        make_private_folder(out, 0o777)
+        out.mkdir(parents=True, exist_ok=True)
     report = None if folder is None else write_report(facts, folder)
     click.echo(summary_text(facts, shutil.get_terminal_size().columns, report))

@@ -110,7 +110,7 @@ def _call(shown: Shown, place: int, call: ModelCall) -> Iterator[str]:
         return
     got = "no reward" if fate.reward is None else f"reward {fate.reward:.4g}"
     if not shown.is_accounted:
-        late = f": {fate.detail}" if fate.excluded == "late" else ""
+        late = f": {EXCLUSION_REASONS['late']}" if fate.excluded == "late" else ""
         yield f"    {got}; no algorithm has accounted for it{late}"
     elif fate.excluded is not None:
         detail = f" ({fate.detail})" if fate.detail else ""

@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 @click.option(
     "--path",
     "--store",
-    default=None,
     help="File of the store, or postgresql://... for a database; postgres starts one in "
     "./agl-store.postgres. [default: ./agl-store.db]",
 )
 @click.option(
     "--token",
-    default=None,
     envvar=LightningEnvVar.AGL_SERVER_TOKEN.value,
     show_envvar=True,
     help="Token of an admin, so that it stays the same. The variable does not show in process "
