@@ -9,7 +9,7 @@ import numpy
 import pytest
 from tests.stores import opened, served
 
-from agl.errors import InvalidRecordError
+from agl.errors import InvalidRecordError, InvalidTransitionError
 from agl.store.span_checks import storable
 from agl.types import Link, SpanContext
 from agl_server.client import without_token
@@ -105,3 +105,20 @@ async def test_span_of_odd_texts_becomes_one_that_is_kept(store):
     assert (kept.parent_id, kept.links[0].context.trace_id) == ("\ufffd", "\ufffd")
     with pytest.raises(InvalidRecordError, match="NUL"):
         storable(span_of(started, span_id="a\0b"))
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "training"}, {"config": 3}, {"metadata": [1]}])
+async def test_what_is_no_field_of_a_rollout_is_refused_and_no_damage(store, wrong):
+    rollout_id = (await store.start_rollout("task")).rollout_id
+    for ask in (store.start_rollout("task", **wrong), store.update_rollout(rollout_id, **wrong)):
+        with pytest.raises(InvalidRecordError, match=next(iter(wrong))):
+            await ask
+    assert len(await store.query_rollouts()) == 1
+
+
+async def test_a_status_given_as_text_is_that_status_and_no_part_of_its_name(store):
+    rollout_id = (await store.enqueue_rollout("task")).rollout_id
+    with pytest.raises(InvalidTransitionError, match="is 'queuing', not requeuing"):
+        await store.update_rollout(rollout_id, status="cancelled", if_status="requeuing")
+    ended = await store.update_rollout(rollout_id, status="cancelled", if_status="queuing")
+    assert ended.status == "cancelled"

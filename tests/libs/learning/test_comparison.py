@@ -2,7 +2,7 @@
 
 from agl.types import EnqueueRolloutRequest, Rollout
 from agl_learning.advantages.weighing import WeighingOptions, weigh
-from agl_learning.collect.step_metrics import Totals
+from agl_learning.collect.step_metrics import Totals, collected_metrics
 from agl_learning.trainer.comparison import Replay
 from agl_records.ledger.ledger import Ledger, save_ledger
 
@@ -33,3 +33,15 @@ async def test_what_only_one_of_two_accounts_has_is_named(memory_store):
         assert {one.same for one in told.compared} == {not place}
         assert place in told.compared[0].where
     assert "'judge' then, 'not there' now; 1 differ" in told.compared[0].where
+
+
+async def test_what_came_late_since_makes_no_difference(memory_store):
+    rollouts = await memory_store.enqueue_many_rollouts([EnqueueRolloutRequest(input=None)] * 2)
+    ids = [one.rollout_id for one in rollouts]
+    before, now = of_step(ids), of_step(ids)
+    await save_ledger(memory_store, before.ledger, before.rollouts, step=4, run="run")
+    leave_out(now.ledger, "after", "late", ids[0])
+    told = Replay(4, 3, True)
+    await told.compare_accounts(memory_store, "run", now)
+    told.compare_metrics(collected_metrics(before), collected_metrics(now))
+    assert {one.same for one in told.compared} == {True}

@@ -31,18 +31,17 @@ def test_a_script_that_only_asks_to_go_on_is_the_script_that_it_was(tmp_path):
     assert digest(f"{SCRIPT}(") != digest(f"{SCRIPT}((")  # no Python
 
 
-class _LetsOthersRun:
-    """As it is collected another thread goes on, and the next one waits to be collected."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-    def __del__(self) -> None:
-        time.sleep(0.0005)
-        _LetsOthersRun()
-
-
 def test_code_is_parsed_while_another_thread_parses():
+    class LetsOthersRun:
+        """As it is collected another thread goes on, and the next one waits to be collected."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            time.sleep(0.0005)
+            LetsOthersRun()
+
     stopped = threading.Event()
 
     def parse() -> None:  # as the log of an error does, in Python 3.11
@@ -52,13 +51,13 @@ def test_code_is_parsed_while_another_thread_parses():
 
     other, thresholds = threading.Thread(target=parse), gc.get_threshold()
     other.start()
-    _LetsOthersRun()
+    LetsOthersRun()
     gc.set_threshold(50, 1, 1)
     try:
         assert len({digest_of(Path(__file__)) for _ in range(5)}) == 1
     finally:
         gc.set_threshold(*thresholds)
-        del _LetsOthersRun.__del__  # for good: the last one is collected in another test
+        del LetsOthersRun.__del__  # for good: the last one is collected in another test
         stopped.set()
         other.join()
     assert gc.isenabled()

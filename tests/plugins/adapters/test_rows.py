@@ -169,6 +169,22 @@ def test_calls_and_rewards_that_come_late_train_nothing_and_are_accounted_for(tr
     assert [row.reward for row in result.rows] == [1.0] * in_time
 
 
+def test_a_call_that_one_of_two_records_tells_of_in_time_is_one_call(trace):
+    trace.flat("c-1")
+    trace.gateway([1], [2], response_id="c-1", late=True)
+    trace.reward(1.0)
+    result = TraceToRows().adapt(trace.spans, attempts=[attempt("at-1", 1, "succeeded")])
+    assert reasons(result) == {"no_token_ids": 1}  # as the client told it
+
+
+def test_late_spans_count_once_also_where_they_are_given_twice_or_alone(trace):
+    late = trace.span(AGL_ANNOTATION, reward_attributes(9.0), late=True)
+    result = settled(TraceToRows().adapt([late, late]))
+    assert result.ledger.rollouts() == {"ro-1": "late"}
+    result = settled(TraceToRows().adapt([late, late.changed(late=False)]))
+    assert result.ledger.reasons("reward") == {"no_calls": 1}
+
+
 class Numbered(CreditRule):
     """A value of its own for each call; none for the third."""
 

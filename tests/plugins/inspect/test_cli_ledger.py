@@ -64,6 +64,24 @@ def test_a_run_whose_algorithm_keeps_no_ledger_is_told_as_that(agl, tmp_path):
     assert (out, err[:46]) == ("", "1 rollouts, and none is in an account: an algo")
 
 
+def test_lost_accounts_and_earlier_rollouts_are_told_beside_those_in_none(agl, here, monkeypatch):
+    async def fill(store: Any) -> None:
+        for _ in range(2):
+            await store.enqueue_rollout("never run")
+        ended = await add(store, [], task="x")
+        item = LedgerItem(kind="rollout", rollout_id=ended.rollout_id)
+        part = {"rollout_id": ended.rollout_id, "run": "r", "step": 1, "lost": True}
+        await put_parts(store, [LedgerPart(**part, items=[item])])
+
+    filled(fill, here / "s.db")
+    err = succeeds(agl, "ledger", "--path", "s.db").err
+    assert "2 rollouts that no step has counted: 2 of no step." in err
+    assert "1 accounts are in no sum" in err
+    monkeypatch.setattr(tables, "MOST_ACCOUNTS", 1)
+    err = succeeds(agl, "ledger", "--path", "s.db", "--all").err
+    assert "2 rollouts that no step has counted: 2 of earlier rollouts." in err
+
+
 async def test_end_of_a_run_counts_steps_it_does_not_read(memory_store, monkeypatch, capsys):
     monkeypatch.setattr(tables, "MOST_ACCOUNTS", 12)
     for step in range(1, 23):

@@ -23,7 +23,7 @@ from agl_sqlite import SqliteLightningStore
 from agl_sqlite.ids import id_begins
 
 from .test_cli_explain import step
-from .traces import add, call_of, filled, ids_of, retried, reward_span
+from .traces import account, add, call_of, filled, ids_of, retried, reward_span
 
 
 def said(number: int, messages: list[Any], answer: dict[str, Any]) -> Span:
@@ -71,6 +71,25 @@ def test_an_answer_that_came_after_its_rollout_was_cancelled_is_told_as_that(sho
     assert "no_calls" not in text
     assert f"late: {why}" in text or f"late ({why})" in text
     assert f"1 refused: 0.5: {why}" in text
+
+
+def test_a_call_that_came_after_its_step_was_counted_is_told_as_that(show, explain):
+    async def counted(store: Any) -> str:
+        ended = await add(store, [said(1, [ASKS], CALLS), reward_span(0.5, 2)])
+        await account(store, [[ended]])
+        late = call_of("q", "said at last", [1], [2], number=7)
+        unreadable = reward_span(0.5, 8).changed(
+            attributes={"agentlightning.reward.0.value": "much"}
+        )
+        await store.add_many_spans(
+            [one.model_copy(update=ids_of(ended)) for one in (late, unreadable)]
+        )
+        return ended.rollout_id
+
+    rollout_id = filled(counted)
+    for text in (show(rollout_id), explain(rollout_id)):
+        assert "and after its step was counted" in text
+        assert "1 refused: " in text
 
 
 def test_full_cuts_neither_the_task_nor_a_name(show):

@@ -12,6 +12,7 @@ from agl.utils.secrets import hide
 from agl.utils.text import did_you_mean
 
 DONE, RUN_FAILED, REQUEST_WRONG = 0, 1, 2
+_HELP = ["-h", "--help"]
 """Exit codes."""
 
 
@@ -81,7 +82,7 @@ class Verbs(click.Group):
             formatter.write_text(", ".join(LightningEnvVar))
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, context_settings={"help_option_names": _HELP, "show_default": True})
 @click.version_option(__version__, prog_name="agl", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:

@@ -1,6 +1,7 @@
 """A store that hands its calls to another one."""
 
 from abc import ABC, abstractmethod
+from operator import itemgetter
 from typing import Any
 
 from agl.store.base import LightningStore, LightningStoreCapabilities
@@ -22,23 +23,14 @@ class ForwardingStore(LightningStore, ABC):
         """Call a method of ``target`` with what was given; every forwarded one passes here."""
         return await getattr(self.target, operation)(**arguments)
 
-    # Those that the contract makes of others, which the target may have its own of.
-    check_health = operation(LightningStore.check_health)
-    close = operation(LightningStore.close)
-    statistics = operation(LightningStore.statistics)
-    enqueue_rollout = operation(LightningStore.enqueue_rollout)
-    dequeue_rollout = operation(LightningStore.dequeue_rollout)
-    dequeue_many_rollouts = operation(LightningStore.dequeue_many_rollouts)
-    add_span = operation(LightningStore.add_span)
-    add_many_spans = operation(LightningStore.add_many_spans)
-    add_otel_span = operation(LightningStore.add_otel_span)
-    get_next_span_sequence_id = operation(LightningStore.get_next_span_sequence_id)
-    get_rollout_by_id = operation(LightningStore.get_rollout_by_id)
-    get_latest_attempt = operation(LightningStore.get_latest_attempt)
-    add_resources = operation(LightningStore.add_resources)
-    get_resources_by_id = operation(LightningStore.get_resources_by_id)
-    get_latest_resources = operation(LightningStore.get_latest_resources)
-    get_worker_by_id = operation(LightningStore.get_worker_by_id)
+
+for _name in (  # what the contract makes of others, and the target may have of its own
+    *("check_health", "close", "statistics", "enqueue_rollout", "dequeue_rollout"),
+    *("dequeue_many_rollouts", "add_span", "add_many_spans", "add_otel_span", "add_resources"),
+    *("get_next_span_sequence_id", "get_rollout_by_id", "get_latest_attempt", "get_worker_by_id"),
+    *("get_resources_by_id", "get_latest_resources"),
+):
+    setattr(ForwardingStore, _name, operation(getattr(LightningStore, _name)))
 
 
 class StandInStore(ForwardingStore):
@@ -51,7 +43,7 @@ class StandInStore(ForwardingStore):
         return getattr(self.__dict__["_store"], name)
 
     def __reduce__(self) -> Any:
-        return _itself, (self._store,)
+        return itemgetter(0), ((self._store,),)  # the store itself
 
     @property
     def target(self) -> LightningStore:
@@ -60,7 +52,3 @@ class StandInStore(ForwardingStore):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self._store.capabilities
-
-
-def _itself(store: LightningStore) -> LightningStore:
-    return store

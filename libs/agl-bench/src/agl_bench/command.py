@@ -35,7 +35,6 @@ def command() -> None:
     "names",
     multiple=True,
     default=("medium",),
-    show_default=True,
     type=click.Choice(WORKLOAD_NAMES),
     help="May be repeated.",
 )
@@ -50,7 +49,7 @@ def command() -> None:
     help="How many rollouts. [default: fewer than published, for a run of under a minute]",
 )
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Cut each run short after this.")
-@click.option("--seed", default=0, show_default=True, help="Seed for the random draws.")
+@click.option("--seed", default=0, help="Seed for the random draws.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def store(
     url: str | None,

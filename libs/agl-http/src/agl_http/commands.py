@@ -48,7 +48,6 @@ def port_option(default: int | None, **more: Any) -> Any:
 log_level_option = click.option(
     "--log-level",
     default="INFO",
-    show_default=True,
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     help="DEBUG logs each request.",
 )

@@ -70,7 +70,7 @@ EXCLUSION_REASONS: dict[ExclusionReason, str] = {
     "unordered_reward": "it is not known which call a reward of its attempt followed",
 }
 """What each code means, in words that follow "because"."""
-
+LATE = "the store took its span after that end"
 
 OF_OTHERS: frozenset[ExclusionReason] = frozenset({"agent_not_selected", "other_model", "judge"})
 """Why a call is excluded that is none of the trained model's."""

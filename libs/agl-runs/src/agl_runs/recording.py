@@ -209,8 +209,8 @@ class RunRecorder(Recorder):
             _ask(store, lambda: check_alone(store, now.run_id, held))
             key = _begin(now, request, store, algorithm, about, unknown)
             if request.config is None:  # `agl run` says it in its own words
-                memory = "a store in memory, which ends with this process"
-                logger.info("Run %s, in %s", now.run_id, now.folder if now.is_kept else memory)
+                place = now.folder if now.is_kept or request.folder else "memory: it cannot go on"
+                logger.info("Run %s, in %s", now.run_id, place)
             error: BaseException | None = None
             try:
                 # Another one may have begun in this moment.

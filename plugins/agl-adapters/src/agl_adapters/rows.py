@@ -19,20 +19,14 @@ from agl_adapters.air import AutoRewards
 from agl_adapters.own import asked_again, of_another, perhaps_by_number, rewards_of_agent
 from agl_records.calls.attempts import unused_attempts
 from agl_records.calls.matching import compile_match, selects
-from agl_records.calls.reader import (
-    LATE,
-    Recorded,
-    by_attempt,
-    late_calls,
-    recorded_and_unrecognised,
-)
+from agl_records.calls.reader import Recorded, by_attempt, late_calls, recorded_and_unrecognised
 from agl_records.calls.sources.fields import OUTPUT_TYPE
-from agl_records.calls.span_tree import ordered
+from agl_records.calls.span_tree import late_spans, ordered
 from agl_records.credit import CreditRule, GroupRule, credits_of
 from agl_records.ledger.ledger import Ledger
 from agl_records.row_builder import RowsAdapter, RowSet, common_length, extend, new_row
 from agl_records.training_data import ModelCall, RowBreak, TrainedModel, TrainingRow
-from agl_records.types import Credit, ExclusionReason
+from agl_records.types import LATE, Credit, ExclusionReason
 
 Truncated = Literal["train", "mask", "exclude"]
 WrongToolCalls = Literal["train", "exclude"]
@@ -133,18 +127,15 @@ class TraceToRows(RowsAdapter):
             else:
                 announce(records, result.ledger)
                 self._adapt_attempt(records, ordered(spans), model, known.get(key), result)
-        late = late_calls(source)
-        marked = [span.changed(late=False) for span in source if span.late]
-        has_calls |= dict.fromkeys((one.call.rollout_id for one in late), True)
-        leave_out(late, marked, "late", LATE, result.ledger)
-        used = {key[0] for key in groups.keys() - unused.keys()}
+        calls, late = late_calls(source), late_spans(source)
+        leave_out(calls, late, "late", LATE, result.ledger)
+        has_calls = dict.fromkeys((span.rollout_id for span in late), False) | has_calls
+        has_calls |= dict.fromkeys((one.call.rollout_id for one in calls), True)
+        whys = {rollout_id: why for (rollout_id, _), why in reversed(unused.items())}
+        for rollout_id, _ in groups.keys() - unused.keys():
+            whys[rollout_id] = "no_calls", "no model call of its attempt was recorded"
         for rollout_id in (rollout_id for rollout_id, some in has_calls.items() if not some):
-            reason, detail = (
-                ("no_calls", "no model call of its attempt was recorded")
-                if rollout_id in used
-                else next(why for key, why in unused.items() if key[0] == rollout_id)
-            )
-            result.ledger.exclude_rollout(rollout_id, reason, detail)
+            result.ledger.exclude_rollout(rollout_id, *whys.get(rollout_id, ("late", LATE)))
         return result
 
     def _adapt_attempt(

@@ -31,17 +31,13 @@ ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
     "--machines",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="How many machines run runners; `runners` of FILE counts on each.",
 )
-@click.option("--cpus", type=click.IntRange(1), default=4, show_default=True, help="Per machine.")
-@click.option(
-    "--memory", type=click.IntRange(1), default=8, show_default=True, help="GiB per machine."
-)
+@click.option("--cpus", type=click.IntRange(1), default=4, help="Per machine.")
+@click.option("--memory", type=click.IntRange(1), default=8, help="GiB per machine.")
 @click.option(
     "--gpus",
     default="0",
-    show_default=True,
     metavar="[TYPE:]NUMBER",
     help="For the algorithm; under Slurm and SkyPilot machines are equal, so each gets them; "
     "workers of Ray do if `strategy.resources` has `gpu`. SkyPilot needs the type, as H100:1.",
@@ -50,19 +46,15 @@ ONLY_FOR = {"hours": ("slurm",), "grace": ("slurm", "k8s"), "image": ("k8s",)}
     "--hours",
     type=click.FloatRange(0, 10_000, min_open=True),
     default=4.0,
-    show_default=True,
     help="Time limit of a Slurm job, after which it queues again.",
 )
 @click.option(
     "--grace",
     type=click.IntRange(1),
     default=300,
-    show_default=True,
     help="How many seconds a run gets to stop before its cluster or the time limit kills it.",
 )
-@click.option(
-    "--image", default="agl-runner:latest", show_default=True, help="For Kubernetes: with /project."
-)
+@click.option("--image", default="agl-runner:latest", help="For Kubernetes: with /project.")
 @click.option(
     "--no-check",
     is_flag=True,

@@ -11,9 +11,7 @@ DEFAULT_PORT = 4748
 @click.command("prometheus")
 @host_option(". Anything but loopback needs AGL_SERVER_TOKEN.")
 @port_option(DEFAULT_PORT)
-@click.option(
-    "--metrics-path", default="/v1/prometheus", show_default=True, help="Where the metrics are."
-)
+@click.option("--metrics-path", default="/v1/prometheus", help="Where the metrics are.")
 @click.option(
     "--store",
     "store_url",

@@ -30,14 +30,12 @@ if TYPE_CHECKING:
     "--rollouts",
     "most",
     default=500,
-    show_default=True,
     type=click.IntRange(0),
     help="With --export: so many rollouts get a page.",
 )
 @click.option(
     "--tokens",
     default=200,
-    show_default=True,
     type=click.IntRange(0),
     help="With --export: of so many trained tokens, why they got what they got.",
 )

@@ -8,7 +8,9 @@ transaction; the store then acts on the effects. Operations on other records are
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from agl.errors import AglError, InvalidTransitionError, UnknownRecordError
+from pydantic import BaseModel, ValidationError
+
+from agl.errors import AglError, InvalidRecordError, InvalidTransitionError, UnknownRecordError
 from agl.store import rules
 from agl.store.base import AttemptEnd, Turn
 from agl.store.engine import steps
@@ -26,6 +28,7 @@ from agl.types import (
 from agl.utils.json_values import copy_of_changes, copy_of_record
 
 T = TypeVar("T", bound=Tables)
+R = TypeVar("R", bound=BaseModel)
 _NO_LIMITS = RolloutConfig()  # frozen, so that one serves all rollouts
 
 
@@ -140,11 +143,19 @@ def claim(
     return claimed
 
 
+def _checked(kind: type[R], given: dict[str, Any]) -> R:
+    """A record of what a caller gives: a ValueError of any other kind is a damaged record's."""
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise InvalidRecordError(f"nothing was stored: {error}") from error
+
+
 def start_rollout(
     tables: Tables, now: float, worker_id: str | None = None, **about: Any
 ) -> AttemptedRollout:
     """Make a rollout and its first attempt; see ``EnqueueRolloutRequest``."""
-    request = EnqueueRolloutRequest(**about)
+    request = _checked(EnqueueRolloutRequest, about)
     known = None if request.key is None else tables.rollout_id_of_key(request.key)
     if known is not None:
         latest = tables.latest_attempt(known)
@@ -228,12 +239,13 @@ def update_rollout(tables: Tables, now: float, rollout_id: str, **changes: Any) 
     """Change the fields of a rollout."""
     rollout = steps.find_rollout(tables, rollout_id)
     changes = copy_of_changes(changes)
-    if rollout.status not in (wanted := changes.pop("if_status", [rollout.status])):
+    wanted = changes.pop("if_status", rollout.status)
+    if rollout.status not in ([wanted] if isinstance(wanted, str) else wanted):
         raise InvalidTransitionError(f"rollout {rollout_id!r} is {rollout.status!r}, not {wanted}")
     status = changes.pop("status", rollout.status)
     if changes.get("resources_id") is not None:
         known_resources_id(tables, changes["resources_id"])
-    edited = Rollout.model_validate({**rollout.__dict__, **changes}) if changes else rollout
+    edited = _checked(Rollout, {**rollout.__dict__, **changes}) if changes else rollout
     moved = rules.move_rollout_by_hand(edited, status, now)
     if changes:
         tables.edit_rollout(edited)

@@ -117,6 +117,8 @@ def collected_metrics(
         model: The one that is trained, as far as it is known.
     """
     ledger = collected.ledger.summary()
+    # Of late calls the ledger tells alone: how many there are depends on when one looks.
+    late = ledger["excluded"].pop("late", 0)
     rows = [row for one in collected.ended for row in one.rows]
     # Tokens of all calls, of a conversation once; nothing where no ids were recorded.
     left_out = [one.tokens_left_out for one in (*collected.ended, *collected.lost)]
@@ -140,7 +142,7 @@ def collected_metrics(
             one.unusable is not None and one.unusable[0] == "malformed" for one in collected.ended
         ),
         **failure_metrics(collected.ended),
-        "calls/total": ledger["calls"],
+        "calls/total": ledger["calls"] - late,
         "calls/trained": ledger["trained"],
         "calls/truncated": sum(one.truncated and one.key not in others for one in items),
         **{

@@ -142,17 +142,18 @@ def _short(digests: Sequence[str] | None) -> str | None:
 
 
 def _bins(parts: Sequence[LedgerPart]) -> dict[str, tuple[Any, Any, Any]]:
-    """Item -> bin, reward and advantage, rollouts in the order of their ids."""
+    """Item -> bin, reward and advantage, rollouts in the order of their ids.
+
+    Not of what is late, as more of it may have come.
+    """
     found: dict[str, tuple[Any, Any, Any]] = {}
     for part in sorted(parts, key=lambda part: part.rollout_id):
         for one in (*part.trained, *part.excluded):
             name = f"{one.kind} {one.call_id}".rstrip() + f" of rollout {one.rollout_id}"
             credit, advantage = one.credit, one.advantage
-            found[name] = (
-                getattr(one, "reason", "trained"),
-                credit and credit.reward,
-                advantage and advantage.value,
-            )
+            of_bin = getattr(one, "reason", "trained")
+            if of_bin != "late":
+                found[name] = of_bin, credit and credit.reward, advantage and advantage.value
     return found
 
 

@@ -41,7 +41,7 @@ async def run(
         StoppedError: It was asked to stop.
     """
     self.check_datasets(train_dataset, val_dataset)
-    assert train_dataset is not None
+    assert train_dataset is not None, f"check_datasets of {self.title} lets no tasks pass"
     for name, every in self.intervals().items():
         if every is not None and every > self.num_steps:  # a file is tried with fewer steps
             logger.warning(

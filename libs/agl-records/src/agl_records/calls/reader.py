@@ -12,17 +12,16 @@ from agl.types import Span
 from agl_records.calls.choices import decided
 from agl_records.calls.sources import looks_like_call, read_call, why_unread
 from agl_records.calls.sources.fields import OF_ANSWER, MessageError, make_call
-from agl_records.calls.span_tree import SpanNode, in_time
+from agl_records.calls.span_tree import SpanNode, in_time, late_spans
 from agl_records.dialects.fields import FieldError
 from agl_records.training_data import Choice, ModelCall
-from agl_records.types import ExclusionReason
+from agl_records.types import LATE, ExclusionReason
 
 _FILLED = (
     *("messages", "tools", "response", "agent_name", "model", "requested_model"),
     *("served_model", "model_version", "finish_reason", "response_id"),
 )
 """What the kept record of a call takes from the others where it has nothing itself."""
-LATE = "the store took its span after that end"
 _CHOICE_PARTS = tuple(Choice.model_fields)
 
 
@@ -40,6 +39,8 @@ class Recorded:
     """The ids of the spans above it that hold a reward."""
     perhaps: frozenset[str] = frozenset()
     """The ids of others that hold a reward, and of which only the time says that it is below."""
+    merged_ids: frozenset[str] = frozenset()
+    """The ids of all spans that record the call, where several do."""
 
     @property
     def is_gateways(self) -> bool:
@@ -172,6 +173,7 @@ class Recorded:
         return replace(
             best,
             call=best.call.model_copy(update=update),
+            merged_ids=frozenset(recorded.call.call_id for recorded in group),
             rewards=best.rewards.union(*(recorded.rewards for recorded in group)),
             perhaps=frozenset()
             if any(recorded.is_placed for recorded in group)
@@ -214,18 +216,16 @@ def recorded_parts(spans: Sequence[Span]) -> list[Recorded]:
     ]
 
 
-def late_calls(spans: Iterable[Span]) -> list[Recorded]:
+def late_calls(spans: Sequence[Span]) -> list[Recorded]:
     """The calls that nobody recorded in time, marked as such; they are in nothing else."""
-    every = list(spans)
-    late = {(span.attempt_id, span.span_id) for span in every if span.late}
-    if not late:
-        return []
-    groups = by_attempt(span.changed(late=False) if span.late else span for span in every)
+    late = late_spans(spans)
+    ids = {(span.attempt_id, span.span_id) for span in late}
+    every = by_attempt([*(span for span in spans if not span.late), *late]) if late else {}
     return [
         replace(record, malformed=LATE, code="late")
-        for own in groups.values()
+        for (_, attempt_id), own in every.items()
         for record in recorded_and_unrecognised(own)
-        if (record.call.attempt_id, record.call.call_id) in late
+        if all((attempt_id, one) in ids for one in record.merged_ids or [record.call.call_id])
     ]
 
 

@@ -22,6 +22,14 @@ def in_time(spans: Iterable[Span]) -> list[Span]:
     return [span for span in spans if not span.late]
 
 
+def late_spans(spans: Iterable[Span]) -> list[Span]:
+    """Those that came too late, without the mark and each once; none that came in time as well."""
+    keyed = [((span.attempt_id, span.span_id), span) for span in spans]
+    known = {key for key, span in keyed if not span.late}
+    late = {key: span.changed(late=False) for key, span in keyed if span.late and key not in known}
+    return [*late.values()]
+
+
 @dataclass(eq=False)
 class SpanNode:
     """A span and what happened within it; without a span for what nobody recorded."""

@@ -78,13 +78,19 @@ class Sums(Counter[tuple[str, str]]):
         return [*counts, self.excluded("calls").total(), "; ".join(filter(None, because))]
 
 
-async def in_no_account(store: LightningStore, run: str | None) -> str:
-    """Of which steps the newest rollouts are that no account knows, as "64 of step 3"."""
+async def in_no_account(
+    store: LightningStore, run: str | None, number: int, lost: bool | None = None
+) -> str:
+    """Of which steps so many rollouts of a run are that no account knows, as "64 of step 3".
+
+    ``lost`` is as in ``load_parts``. Only the newest are looked at.
+    """
     newest = await store.query_rollouts(run=run, sort_order="desc", limit=MOST_ACCOUNTS)
-    known = {part.rollout_id for part in await load_parts(store, newest, run=run, lost=None)}
+    known = {part.rollout_id for part in await load_parts(store, newest, run=run, lost=lost)}
     steps = [(one.metadata or {}).get("step") for one in newest if one.rollout_id not in known]
     counts = Counter("no step" if step is None else f"step {step}" for step in steps)
-    return ", ".join(f"{n:,} of {step}" for step, n in counts.items())
+    counts["earlier rollouts"] = number - counts.total()
+    return ", ".join(f"{n:,} of {step}" for step, n in counts.items() if n > 0)
 
 
 Key = tuple[str, str, int | None, str]
@@ -135,7 +141,7 @@ class Accounts:
         if step is None:
             accounts.without = (await store.query_rollouts(run=run, limit=1)).total - len(known)
             if accounts.without > 0:
-                accounts.steps_without = await in_no_account(store, run)
+                accounts.steps_without = await in_no_account(store, run, accounts.without)
         return accounts
 
     @classmethod

@@ -9,7 +9,7 @@ from agl.store.base import LightningStore
 from agl.types import Rollout
 from agl_records.calls.reader import recorded_parts
 from agl_records.ledger.documents import each_part
-from agl_records.ledger.ledger import load_parts
+from agl_records.ledger.ledger import Ledger, load_parts
 from agl_records.row_builder import extend, new_row, rows_adapter
 from agl_records.training_data import ModelCall, TrainingRow
 from agl_records.types import Credit, Exclusion, ExclusionReason, LedgerPart, Trained
@@ -208,7 +208,8 @@ async def explain(
     parts = [one for one in parts if not one.problem]
     if step is not None and not parts:
         raise ConfigError(f"rollout {rollout_id!r} has no account of step {step}")
-    calls = {record.call.call_id: record.call for record in recorded_parts(spans)}
+    records = recorded_parts(spans)
+    calls = {record.call.call_id: record.call for record in records}
     part: LedgerPart | None = None
     of_step: list[Account] = []
     if parts:
@@ -216,7 +217,11 @@ async def explain(
         of_step = await _of_step(store, part)
         # Of a long trace not all calls were read.
         trained = [one for one in part.trained if one.kind == "call" and one.call_id in calls]
-        excluded = part.excluded
+        known, after = {one.key for one in (*part.trained, *part.excluded)}, Ledger()
+        for one in (one.call for one in records if one.code == "late"):
+            if (rollout_id, one.attempt_id, one.call_id) not in known:
+                after.exclude_call(one, "late", "and after its step was counted")
+        excluded = [*part.excluded, *after.exclusions]
         rows = _rows(trained, calls)
     else:
         attempts = list(await store.query_attempts(rollout_id))

@@ -124,8 +124,9 @@ def refused_rewards(spans: Sequence[Span]) -> tuple[RefusedReward, ...]:
 def _problem(span: Span) -> str | None:
     if not span.late:
         return reward_problem(span)
-    given = reward_lines([span.changed(late=False)])
-    return f"{given[0].value:.4g}: {EXCLUSION_REASONS['late']}" if given else None
+    unmarked = span.changed(late=False)
+    given = [f"{one.value:.4g}" for one in reward_lines([unmarked])] or [reward_problem(unmarked)]
+    return f"{given[0]}: {EXCLUSION_REASONS['late']}" if given[0] else None
 
 
 def refused_text(refused: Sequence[RefusedReward]) -> str:

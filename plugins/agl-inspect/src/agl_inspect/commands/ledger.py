@@ -67,6 +67,7 @@ def command(
                 "total": accounts.total.as_json(),
                 "accounts_left_out": accounts.left_out,
                 "rollouts_without_account": accounts.without,
+                "steps_without_account": accounts.steps_without,
                 "lost_accounts": accounts.lost,
                 "problems": problems,
                 "parts": [part.model_dump(mode="json") for part in accounts.parts],
@@ -83,7 +84,7 @@ def command(
 
 
 def _print(accounts: Accounts) -> None:
-    if accounts.without and not accounts.steps:
+    if accounts.without and not (accounts.steps or accounts.lost or accounts.problems):
         what = "rollouts, and none is in an account: an algorithm that trains a model writes one"
         note(f"{accounts.without} {what} for each rollout of a step, when the step ends")
         return

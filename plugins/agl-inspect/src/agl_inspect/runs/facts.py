@@ -164,8 +164,9 @@ async def run_facts(
             accounts = await Accounts.read(store, run=result.run_id)
             calls = accounts.total
             uncounted = accounts.without if calls else uncounted
-    is_more = uncounted > 0 and not is_quick
-    steps_uncounted = await in_no_account(store, result.run_id) if is_more else ""
+    steps_uncounted = ""
+    if uncounted > 0 and not is_quick:
+        steps_uncounted = await in_no_account(store, result.run_id, uncounted, lost=False)
     state = result.status if run is None else shown_status(run)
     seconds, took_longer = None, False
     if run is not None:

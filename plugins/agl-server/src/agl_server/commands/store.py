@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 @click.option(
     "--host",
     default=DEFAULT_HOST,
-    show_default=True,
     envvar=LightningEnvVar.AGL_SERVER_HOST.value,
     show_envvar=True,
     help="Where to listen. Anything but loopback needs a token.",
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 @click.option(
     "--backend",
     default="sqlite",
-    show_default=True,
     help="Where the records live: the name of a store, see agl plugins. memory forgets them at the "
     "end.",
 )
