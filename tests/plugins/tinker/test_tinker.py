@@ -106,10 +106,19 @@ async def test_a_run_ends_though_the_sdk_waits_for_ever_as_it_closes(tinker, run
     """As it does if a heartbeat of its session is under way just then."""
     from tinker.lib.internal_client_holder import InternalClientHolder
 
+    left = []
+
+    async def waits(holder):
+        left.append(holder._session_heartbeat_task)
+        await asyncio.Event().wait()
+
     monkeypatch.setattr("agl_tinker.service.CLOSE_SECONDS", 0.2)
-    monkeypatch.setattr(InternalClientHolder, "_async_cleanup", lambda self: asyncio.Event().wait())
+    monkeypatch.setattr(InternalClientHolder, "_async_cleanup", waits)
     algorithm = await asyncio.wait_for(run(tinker(iterations=1)), 60)
     assert algorithm.summary["rewards"]
+    for heartbeat in left:  # which would warn in another test, minutes later
+        heartbeat.get_loop().call_soon_threadsafe(heartbeat.cancel)
+    assert left
 
 
 async def test_ppo_in_several_steps_and_no_secret_is_written(
